@@ -1,0 +1,1 @@
+"""Provably optimal activation checkpointing."""

@@ -1,0 +1,1 @@
+"""The mathematics: problems in, plans out. No torch, no files, no printing."""
