@@ -9,7 +9,6 @@ from solvers.problem import Chain
 from solvers.schedule import (
     Action,
     Backward,
-    Drop,
     Forward,
     Hold,
     IllegalPlan,

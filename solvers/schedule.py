@@ -83,7 +83,7 @@ def last_of(item: Item) -> int:
 
 
 def check_cover(items: Sequence[Item], first: int, last: int) -> None:
-    """Raise `IllegalPlan` unless `items` cover layers `first` .. `last` in order, at every depth."""
+    """Raise `IllegalPlan` unless `items` cover `first` .. `last` in order, at every depth."""
     todo: list[tuple[Sequence[Item], int, int, str]] = [(items, first, last, "the plan")]
     while todo:
         level, start, end, where = todo.pop()
