@@ -85,6 +85,13 @@ class Layer:
     recomputable: bool = True
     options: tuple[Option, ...] = ()
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Everything but the names: layers with equal facts are interchangeable."""
+        options = tuple((o.saved_bytes, o.recompute_time) for o in self.options)
+        quantities = tuple(getattr(self, field) for field in _QUANTITIES)
+        return (*quantities, self.input_saved, self.output_saved, self.recomputable, options)
+
     def option(self, name: str) -> Option:
         """The option called `name`; `KeyError` when there is none."""
         for option in self.options:

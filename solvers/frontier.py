@@ -1,0 +1,313 @@
+"""The exact frontier of nested plans of a chain (method "optimal").
+
+Two sets per span, of pairs (m, c), m the peak while doing layers s..t with the gradient of t's
+output live and counted, c the time. H(s, t): the input of s is held by somebody else and is not
+counted. R(s, t): it is counted and let go as early as the replay allows. With L layers, x, w, tf,
+td, tb, o, g, r as in `problem.Layer`, and G(i, j) = g_i + ... + g_j:
+
+    next(s,t)  H(s+1,t) + w_s + x_s if the output is saved, else R(s+1,t) + w_s; (0, 0) when s = t
+    fwd        x_t + w_s + x_s + tf_s
+    bwd        x_s + [x_s if the output is saved] + w_s + x_{s-1} + tb_s - o_s + G(s,t)
+    keep s     (m, c) in next:  H gets max(m, fwd, bwd);  R gets that + x_{s-1} if the input is
+               saved, else max(m, fwd + x_{s-1}, bwd);  c + f_s + b_s (r_s for f_s when s = t < L-1)
+    s..j       (m1, c1) in R(j+1,t), (m2, c2) in H(s,j):  H gets
+               max(m1, m2 + G(j+1,t), x_t + max_i([x_{i-1} if i > s] + x_i + td_i));
+               R that + x_{s-1};  c1 + c2 + f_s + ... + f_j
+    answer     H(0, L-1) + x_{-1}
+
+An option is one more way to keep s, with its own w in next and fwd. It is the optimum among
+*persistent* plans: a stored value stays until its backward.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
+
+from solvers.problem import LIMIT, Chain
+from solvers.replay import replay
+from solvers.schedule import Checkpoint, Item, Keep, keep_all
+from solvers.solution import Infeasible, Solution, keep_all_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    _Sets: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # the kernel's table and pool
+
+MEMORY_LIMIT = 2**30
+"""Bytes that the sets may take before they are thinned (twice as much while they grow)."""
+
+LEAST_POINTS = 16
+"""Smallest meaningful `max_points`."""
+
+_POINT_BYTES = 16
+
+
+class Frontier:
+    """Every optimal (peak, time) of a chain, and the plans that reach them.
+
+    Parameters
+    ----------
+    chain
+        The problem.
+    max_points
+        Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
+        None: no limit but memory.
+    memory_limit
+        Bytes for all sets. Where exact sets would take more, they are thinned to fit.
+
+    Attributes
+    ----------
+    points
+        Pairs (peak bytes, time), peak ascending, time descending, each reached by a plan.
+    exact
+        Nothing was thinned: `points` is the whole Pareto set.
+    """
+
+    def __init__(
+        self, chain: Chain, *, max_points: int | None = None, memory_limit: int = MEMORY_LIMIT
+    ) -> None:
+        self.chain = chain
+        self._tables = _Tables(chain, memory_limit)
+        sets = self._tables.build(most=max_points or 0)
+        if sets is None:
+            sets = self._tables.build(most=self._tables.points_that_fit)
+        assert sets is not None
+        self._sets = sets
+        self.points = self._tables.points(sets)
+        self.exact = not self._tables.thinned
+
+    @cached_property
+    def lower_points(self) -> list[tuple[int, int]]:
+        """A lower bound in the same form: no persistent plan lies below this step function."""
+        if self.exact:
+            return self.points
+        sets = self._tables.build(most=self._tables.most, down=True)
+        floor = keep_all_time(self.chain)
+        return self._tables.points(sets) if sets else [(self.points[0][0], floor)]
+
+    def plan(self, budget: int) -> tuple[Item, ...]:
+        """The fastest plan with a peak of at most `budget` bytes, without solving again.
+
+        Raises
+        ------
+        Infeasible
+            The budget is below the first point's peak.
+        """
+        items = self._tables.plan(self._sets, budget)
+        if not items:
+            peak = self.points[0][0]
+            raise Infeasible(self._tables.plan(self._sets, peak), peak)
+        return items
+
+    def solution(self, budget: int) -> Solution:
+        """`plan` with its certificate."""
+        items = self.plan(budget)
+        done = replay(self.chain, items)
+        bound = [time for peak, time in self.lower_points if peak <= budget][-1]
+        return Solution(items, done.peak_bytes, done.time, bound)
+
+
+def solve(
+    chain: Chain,
+    budget: int,
+    *,
+    max_points: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Solution:
+    """The fastest persistent plan whose peak is at most `budget` bytes.
+
+    One budget needs far fewer points than the frontier: those above the budget, and those that no
+    plan within a guessed time can use, are not made. Too small a guess finds no plan, and is
+    raised until one is found; what is found is then optimal, whatever the guess.
+
+    Parameters
+    ----------
+    chain, max_points, memory_limit
+        As for `Frontier`.
+    budget
+        Bytes, the chain's input included.
+
+    Raises
+    ------
+    Infeasible
+        No plan fits; carries the plan with the smallest peak.
+    """
+    tables = _Tables(chain, memory_limit)
+    items = tables.smallest_plan()
+    smallest = replay(chain, items)
+    if smallest.peak_bytes > budget:
+        raise Infeasible(items, smallest.peak_bytes)
+    base = keep_all_time(chain)
+    most = max_points or 0
+    excess = _guess(chain, budget)
+    while True:
+        sets = tables.build(budget, excess, most)
+        if sets is None:
+            most = tables.points_that_fit
+        elif points := tables.points(sets):
+            break
+        else:
+            excess = LIMIT if excess > base else max(excess * 3 // 2, base // 1000 + 1)
+    time = points[-1][1]
+    bound = time
+    if tables.thinned:
+        # Nothing slower than the plan in hand matters any more: that may already fit.
+        tight = None if max_points else tables.build(budget, time - base, 0)
+        if tight is not None:
+            sets = tight
+            bound = tables.points(tight)[-1][1]
+        else:
+            lower = tables.build(budget, time - base, most, down=True)
+            bound = max(base, tables.points(lower)[-1][1]) if lower else base
+    items = tables.plan(sets, budget)
+    done = replay(chain, items)
+    return Solution(items, done.peak_bytes, done.time, bound)
+
+
+def _guess(chain: Chain, budget: int) -> int:
+    """A first guess at the time lost: the fractional knapsack of forwards against bytes freed."""
+    missing = replay(chain, keep_all(len(chain))).peak_bytes - budget
+    if missing <= 0:
+        return 0
+    frees = [
+        (layer.forward_time / (layer.saved_bytes + layer.output_bytes), layer)
+        for layer in chain.layers[:-1]
+        if layer.recomputable and layer.saved_bytes + layer.output_bytes
+    ]
+    frees.sort(key=lambda entry: entry[0])
+    freed = accumulate(layer.saved_bytes + layer.output_bytes for _, layer in frees)
+    spent = accumulate(layer.forward_time for _, layer in frees)
+    lost = next((time for size, time in zip(freed, spent, strict=True) if size >= missing), None)
+    return LIMIT if lost is None else lost + lost // 20
+
+
+class _Tables:
+    """A chain as arrays, and what the kernel makes of them."""
+
+    def __init__(self, chain: Chain, memory_limit: int) -> None:
+        self.chain = chain
+        self.costs, self.ways = _costs(chain)
+        self.same = _same_spans(chain)
+        self.pool = max(memory_limit // _POINT_BYTES, 1)
+        self.most = 0
+        self.thinned = False
+
+    @property
+    def points_that_fit(self) -> int:
+        """A number of points a set that keeps all sets within the pool."""
+        import numpy as np
+
+        length = len(self.chain)
+        starts = np.arange(length)
+        spans = int((self.same == starts).sum())  # entries beyond the chain's end are -1
+        return max(self.pool // (8 * spans) - 2, LEAST_POINTS)
+
+    def build(
+        self, budget: int = LIMIT, excess: int = LIMIT, most: int = 0, *, down: bool = False
+    ) -> _Sets | None:
+        """All sets within the caps, or None when they take more points than the pool."""
+        from solvers import kernel
+
+        cap = budget - self.chain.input_bytes if budget < LIMIT else LIMIT
+        complete, thinned, *sets = kernel.build(
+            self.costs, self.ways, self.same, cap, excess, most, down, self.pool
+        )
+        if not complete:
+            return None
+        self.most, self.thinned = most, thinned
+        return sets[0], sets[1]
+
+    def points(self, sets: _Sets) -> list[tuple[int, int]]:
+        """The answer of `sets`: pairs (peak bytes with the chain's input, time)."""
+        from solvers import kernel
+
+        table, pool = sets
+        start, count = table[kernel.H_START, 0, -1], table[kernel.H_COUNT, 0, -1]
+        peaks, times = pool[:, start : start + count]
+        return list(zip((peaks + self.chain.input_bytes).tolist(), times.tolist(), strict=True))
+
+    def plan(self, sets: _Sets, budget: int) -> tuple[Item, ...]:
+        """The fastest plan of `sets` within `budget` bytes; empty when there is none."""
+        from solvers import kernel
+
+        within = [peak for peak, _ in self.points(sets) if peak <= budget]
+        if not within:
+            return ()
+        limit = within[-1] - self.chain.input_bytes  # not the budget: the least peak of that time
+        levels: list[list[Item]] = [[]]
+        opened: list[tuple[int, int]] = []
+        for kind, first, second in kernel.read_back(self.costs, self.ways, *sets, limit).tolist():
+            if kind == kernel.KEEP:
+                options = self.chain.layers[first].options
+                levels[-1].append(Keep(first, options[second - 1].name if second else None))
+            elif kind == kernel.OPEN:
+                opened.append((first, second))
+                levels.append([])
+            else:
+                body = tuple(levels.pop())
+                levels[-1].append(Checkpoint(*opened.pop(), body))
+        return tuple(levels[0])
+
+    def smallest_plan(self) -> tuple[Item, ...]:
+        """The plan with the smallest peak."""
+        sets = self.build(most=1)
+        assert sets is not None
+        return self.plan(sets, LIMIT)
+
+
+def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The chain as the kernel's arrays: costs, and ways to keep its layers."""
+    import numpy as np
+
+    from solvers import kernel as k
+
+    layers, last = chain.layers, len(chain) - 1
+    costs = np.empty((k.ROWS, len(layers)), np.int64)
+    ways: list[tuple[int, int]] = []
+    for i, la in enumerate(layers):
+        costs[k.FORWARD, i] = la.forward_time
+        costs[k.ENDING, i] = la.recompute_time if i < last else la.forward_time
+        costs[k.BACKWARD, i] = la.backward_time
+        costs[k.OUTPUT, i] = la.output_bytes
+        costs[k.INPUT, i] = chain.input_of(i)
+        costs[k.SAVED, i] = la.saved_bytes
+        costs[k.FORWARD_TRANSIENT, i] = la.forward_transient_bytes
+        costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
+        costs[k.BACKWARD_TRANSIENT, i] = la.backward_transient_bytes - la.backward_overlap_bytes
+        costs[k.GRADIENT, i] = la.gradient_bytes
+        costs[k.INPUT_SAVED, i] = la.input_saved
+        costs[k.OUTPUT_SAVED, i] = la.output_saved
+        costs[k.RECOMPUTABLE, i] = la.recomputable
+        costs[k.FIRST_WAY, i] = len(ways)
+        ways.append((la.saved_bytes, 0))
+        ways.extend((option.saved_bytes, option.recompute_time) for option in la.options)
+        costs[k.LAST_WAY, i] = len(ways) - 1
+    return costs, np.array(ways, np.int64).T.copy()
+
+
+def _same_spans(chain: Chain) -> NDArray[np.int64]:
+    """For each length n and start s, the first start whose span of n layers is equal.
+
+    Equal spans have equal sets. The chain's last layer equals no other: only it is never in a
+    body. Shape (L, L), row n - 1; -1 beyond the chain's end.
+    """
+    import numpy as np
+
+    length = len(chain)
+    seen: dict[object, int] = {}
+    ids = np.empty(length, np.int64)
+    for i, layer in enumerate(chain.layers):
+        # The layer without its name, beside the size of what it reads.
+        key = (chain.input_of(i), i == length - 1, *layer.facts)
+        ids[i] = seen.setdefault(key, len(seen))
+    same = np.full((length, length), -1, np.int64)
+    current = np.zeros(length + 1, np.int64)
+    for n in range(1, length + 1):
+        keys = current[: length - n + 1] * (len(seen) + 1) + ids[n - 1 :]
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        current = first[inverse]
+        same[n - 1, : len(current)] = current
+    return same

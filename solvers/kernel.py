@@ -1,0 +1,529 @@
+"""The hot loops of the frontier, compiled: Pareto sets of spans, and reading a plan back.
+
+A set is a step function from peak bytes to the least time: an array of shape (2, n), peaks in row 0
+strictly ascending, times in row 1 strictly descending. All sets live in one pool; H and R of a span
+are an offset and a length in it. See `solvers.frontier` for the recurrence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+INFINITE = np.int64(2**62)
+"""Above every peak and every time; see `solvers.problem.LIMIT`."""
+
+Ints = NDArray[np.int64]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _compiled(function: _F) -> _F:
+    try:
+        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # nowhere to put a cache: compile in every process
+        return numba.njit(function)  # type: ignore[no-any-return]
+
+
+# Rows of a chain's costs, shape (ROWS, L); names as in `problem.Layer`. Few and plain arrays: numba
+# compiles a function in proportion to the fields of its arguments.
+FORWARD = 0
+ENDING = 1  # the forward that ends the span [i, i]: r in a body, f for the chain's last layer
+BACKWARD = 2
+OUTPUT = 3
+INPUT = 4
+SAVED = 5
+FORWARD_TRANSIENT = 6
+DROP_TRANSIENT = 7
+BACKWARD_TRANSIENT = 8  # net of the overlap
+GRADIENT = 9
+INPUT_SAVED = 10
+OUTPUT_SAVED = 11
+RECOMPUTABLE = 12
+FIRST_WAY = 13  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
+LAST_WAY = 14
+ROWS = 15
+
+# Planes of the table of sets, shape (4, L, L): where H(s, t) and R(s, t) lie in the pool. Where the
+# input of s is saved, R(s, t) is H(s, t) shifted by its size and is not stored.
+H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
+
+
+@_compiled
+def _at(values: Ints, limit: int) -> int:
+    """Index of the last of the ascending `values` that is <= limit, or -1."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@_compiled
+def _seek(values: Ints, start: int, limit: int) -> int:
+    """As `_at`, galloping from `start`, whose value is <= limit."""
+    step, low, high = 1, start, start + 1
+    while high < len(values) and values[high] <= limit:
+        low = high
+        step *= 2
+        high = low + step
+    high = min(high, len(values))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if values[middle] <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@_compiled
+def _shifted(p: Ints, shift: int, floor: int, add: int, cap: int, time_cap: int, out: Ints) -> int:
+    """Write max(peak + shift, floor), time + add within the caps; return how many points."""
+    n = 0
+    for i in range(max(_at(p[0], floor - shift), 0), p.shape[1]):
+        peak = max(p[0, i] + shift, floor)
+        if peak > cap:
+            break
+        if p[1, i] + add <= time_cap:
+            out[0, n], out[1, n] = peak, p[1, i] + add
+            n += 1
+    return n
+
+
+@_compiled
+def _envelope(p: Ints, q: Ints, out: Ints) -> int:
+    """The lower envelope of two step functions; return how many points."""
+    i = j = n = 0
+    last = INFINITE
+    while i < p.shape[1] or j < q.shape[1]:
+        if j >= q.shape[1] or (
+            i < p.shape[1] and (p[0, i] < q[0, j] or (p[0, i] == q[0, j] and p[1, i] <= q[1, j]))
+        ):
+            peak, time = p[0, i], p[1, i]
+            i += 1
+        else:
+            peak, time = q[0, j], q[1, j]
+            j += 1
+        if time < last:
+            out[0, n], out[1, n] = peak, time
+            n += 1
+            last = time
+    return n
+
+
+@_compiled
+def _improvements(
+    p: Ints,
+    p_shift: int,
+    q: Ints,
+    q_shift: int,
+    floor: int,
+    add: int,
+    cap: int,
+    time_cap: int,
+    envelope: Ints,
+    out: Ints,
+) -> int:
+    """Points of the sum p + q + add, for peaks in floor .. cap, that lie below the envelope.
+
+    The envelope is walked in chunks; a chunk where even the sum's last value is no better than
+    the envelope's first is passed over unread. Most are: this is what makes the frontier fast.
+    """
+    pm, pc, qm, qc, em, ec = p[0], p[1], q[0], q[1], envelope[0], envelope[1]
+    m = max(pm[0] + p_shift, qm[0] + q_shift, floor)
+    if m > cap:
+        return 0
+    end = cap + 1
+    i, j = _seek(pm, 0, m - p_shift), _seek(qm, 0, m - q_shift)
+    k = _at(em, m)  # -1: before the envelope starts, where anything is better
+    least = pc[-1] + qc[-1] + add
+    n, previous = 0, time_cap + 1
+    while True:
+        bound = ec[k] if k >= 0 else INFINITE
+        if bound <= least:
+            return n
+        ahead = k + 32 if k >= 0 else 0
+        stop = min(em[ahead], end) if ahead < len(em) else end
+        last_i, last_j = _seek(pm, i, stop - 1 - p_shift), _seek(qm, j, stop - 1 - q_shift)
+        if pc[last_i] + qc[last_j] + add < bound:
+            while True:
+                time = pc[i] + qc[j] + add
+                if time < bound and time < previous:
+                    out[0, n], out[1, n] = m, time
+                    n += 1
+                    previous = time
+                after = pm[i + 1] + p_shift if i < last_i else stop
+                if j < last_j:
+                    after = min(after, qm[j + 1] + q_shift)
+                if after >= stop:
+                    break
+                m = after
+                i += i < last_i and pm[i + 1] + p_shift == m
+                j += j < last_j and qm[j + 1] + q_shift == m
+                while k + 1 < len(em) and em[k + 1] <= m:
+                    k += 1
+                    bound = ec[k]
+        if stop >= end:
+            return n
+        m, k = stop, ahead
+        i, j = _seek(pm, last_i, m - p_shift), _seek(qm, last_j, m - q_shift)
+
+
+@_compiled
+def _thin(p: Ints, most: int, down: bool) -> int:
+    """Reduce a set in place to about `most` points, evenly in time; return how many are left.
+
+    Each group of points becomes one: its last peak with its last time, which is a point of the
+    set (up), or its first peak with its last time, below the set everywhere (down). The point of
+    the smallest peak always stays.
+    """
+    count = p.shape[1]
+    step = (p[1, 0] - p[1, count - 1]) // most + 1
+    n, first = 1, 1
+    for i in range(1, count):
+        if i == count - 1 or p[1, first] - p[1, i + 1] >= step:
+            p[0, n], p[1, n] = p[0, first if down else i], p[1, i]
+            n, first = n + 1, i + 1
+    return n
+
+
+@_compiled
+def _floors(a: Ints, s: int, t: int, saved: int, gradients: int) -> tuple[int, int]:
+    """Peaks of keeping `saved` of s in s .. t: of its forward (without its input), its backward."""
+    forward = a[OUTPUT, t] + saved + a[OUTPUT, s] + a[FORWARD_TRANSIENT, s]
+    outputs = a[OUTPUT, s] * (2 if a[OUTPUT_SAVED, s] else 1)
+    return forward, outputs + a[SAVED, s] + a[INPUT, s] + a[BACKWARD_TRANSIENT, s] + gradients
+
+
+@_compiled
+def _rest(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
+    """R(s, t): a set, and a shift of its peaks."""
+    plane = H_START if a[INPUT_SAVED, s] else R_START
+    start = table[plane, s, t]
+    return pool[:, start : start + table[plane + 1, s, t]], a[INPUT, s] * a[INPUT_SAVED, s]
+
+
+@_compiled
+def _held(table: Ints, pool: Ints, s: int, t: int) -> Ints:
+    """H(s, t)."""
+    start = table[H_START, s, t]
+    return pool[:, start : start + table[H_COUNT, s, t]]
+
+
+@_compiled
+def _next(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
+    """What follows a kept layer s: H(s+1, t) with its output, or R(s+1, t) that may let it go."""
+    if a[OUTPUT_SAVED, s]:
+        return _held(table, pool, s + 1, t), a[OUTPUT, s]
+    return _rest(a, table, pool, s + 1, t)
+
+
+@_compiled
+def _prefix(values: Ints) -> Ints:
+    """Prefix sums: out[i] is the sum of the first i values."""
+    out = np.zeros(len(values) + 1, np.int64)
+    for i in range(len(values)):
+        out[i + 1] = out[i] + values[i]
+    return out
+
+
+@_compiled
+def _room(best: Ints, n: int, size: int) -> tuple[Ints, Ints, Ints]:
+    """Three blocks of scratch for twice `size` points, the first with the `n` points of `best`."""
+    grown = np.empty((4, 2 * size), np.int64)
+    grown[:2, :n] = best[:2, :n]
+    return grown, np.empty_like(grown), np.empty_like(grown)
+
+
+@_compiled
+def _keep(
+    a: Ints,
+    ways: Ints,
+    table: Ints,
+    pool: Ints,
+    s: int,
+    t: int,
+    gradients: int,
+    hold: int,
+    cap: int,
+    time_cap: int,
+    out: Ints,
+    scratch: Ints,
+) -> int:
+    """Points of all ways to keep s in s .. t, into `out`; return how many.
+
+    `hold`: bytes of the input, where it is counted until the forward has run (R), else 0 (H).
+    """
+    n = 0
+    for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
+        saved, add = ways[0, way], ways[1, way] + a[BACKWARD, s]
+        forward, backward = _floors(a, s, t, saved, gradients)
+        floor = max(forward + hold, backward)
+        rows = out[:2] if n == 0 else scratch[:2]
+        if s == t:
+            rows[0, 0], rows[1, 0] = floor, add + a[ENDING, s]
+            count = int(floor <= cap and rows[1, 0] <= time_cap)
+        else:
+            following, shift = _next(a, table, pool, s, t)
+            if not following.shape[1]:
+                return 0
+            add += a[FORWARD, s]
+            count = _shifted(following, shift + saved, floor, add, cap, time_cap, rows)
+        if n == 0:
+            n = count
+        elif count:
+            n = _envelope(out[:, :n], rows[:, :count], scratch[2:])
+            out[:2, :n] = scratch[2:, :n]
+    return n
+
+
+@_compiled
+def _checkpoints(
+    a: Ints,
+    table: Ints,
+    pool: Ints,
+    s: int,
+    t: int,
+    forward: Ints,
+    gradient: Ints,
+    cap: int,
+    time_cap: int,
+    smallest: bool,
+    n: int,
+    best: Ints,
+    spare: Ints,
+    extra: Ints,
+) -> tuple[int, Ints, Ints, Ints]:
+    """Improve the `n` points of `best` by every split s .. j | j+1 .. t.
+
+    Returns the number of points and the three blocks of scratch, which may be swapped or larger.
+    """
+    sweep = np.int64(0)
+    for j in range(s, t):
+        if not a[RECOMPUTABLE, j]:
+            break
+        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
+        sweep = max(sweep, here)
+        p, p_shift = _rest(a, table, pool, j + 1, t)
+        q, q_shift = _held(table, pool, s, j), gradient[t + 1] - gradient[j + 1]
+        if p.shape[1] == 0 or q.shape[1] == 0:
+            continue
+        floor, add = a[OUTPUT, t] + sweep, forward[j + 1] - forward[s]
+        if smallest:
+            peak, time = max(p[0, 0] + p_shift, q[0, 0] + q_shift, floor), p[1, 0] + q[1, 0] + add
+            least = best[0, 0] if n else INFINITE
+            if peak <= cap and (peak < least or (peak == least and time < best[1, 0])):
+                best[0, 0], best[1, 0], n = peak, time, 1
+        elif p[1, -1] + q[1, -1] + add <= time_cap:
+            if n + p.shape[1] + q.shape[1] > best.shape[1]:
+                best, spare, extra = _room(best, n, n + p.shape[1] + q.shape[1])
+            better = _improvements(
+                p, p_shift, q, q_shift, floor, add, cap, time_cap, best[:, :n], extra
+            )
+            if better:
+                n = _envelope(best[:, :n], extra[:, :better], spare)
+                best, spare = spare, best
+    return n, best, spare, extra
+
+
+@_compiled
+def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints, int]:
+    """Put a set at the end of the pool, thinned; return the pool, which may move, and its size."""
+    n = min(p.shape[1], 1) if most == 1 else p.shape[1]
+    if used + n > pool.shape[1]:
+        grown = np.empty((2, max(2 * pool.shape[1], used + n)), np.int64)
+        grown[:, :used] = pool[:, :used]
+        pool = grown
+    pool[:, used : used + n] = p[:2, :n]
+    if most > 1 and n > most:
+        n = _thin(pool[:, used : used + n], most, down)
+    return pool, n
+
+
+@_compiled
+def build(
+    a: Ints, ways: Ints, same: Ints, cap: int, excess: int, most: int, down: bool, limit: int
+) -> tuple[bool, bool, Ints, Ints]:
+    """All sets, spans in order of length.
+
+    Parameters
+    ----------
+    a, ways
+        The chain: costs, shape (ROWS, L), and ways to keep its layers, shape (2, n): bytes, time.
+    same
+        Shape (L, L): same[n - 1, s] is the first layer whose span of n equals that of s.
+    cap
+        Points with a peak above it, in bytes without the chain's input, are not made.
+    excess
+        Points that no plan within this much of keep-all's time can use are not made.
+    most
+        A set larger than this is thinned; 0: never. 1: only smallest peaks are wanted.
+    down
+        Thin towards a lower bound instead of towards valid plans.
+    limit
+        Give up before more points than this are stored.
+
+    Returns
+    -------
+    complete, thinned, table, pool
+        `complete` is False when the limit was reached, `thinned` True when any set was.
+    """
+    length = a.shape[1]
+    table = np.zeros((4, length, length), np.int64)
+    pool = np.empty((2, 1 << 12), np.int64)
+    used, thinned = 0, False
+    forward, backward, gradient = _prefix(a[FORWARD]), _prefix(a[BACKWARD]), _prefix(a[GRADIENT])
+    best, spare, extra = _room(np.empty((4, 0), np.int64), 0, 1 << 11)
+    for span in range(1, length + 1):
+        for s in range(length - span + 1):
+            t = s + span - 1
+            first = same[span - 1, s]
+            if first != s:
+                table[:, s, t] = table[:, first, first + span - 1]
+                continue
+            held_cap = cap - a[INPUT, s] if s else cap  # somebody else holds the input
+            time_cap = INFINITE
+            if excess < INFINITE:  # what runs in a body has run forward before
+                time_cap = excess + backward[t + 1] - backward[s]
+                if t == length - 1:
+                    time_cap += forward[t + 1] - forward[s]
+            gradients = gradient[t + 1] - gradient[s]
+            if s < t:
+                following, _ = _next(a, table, pool, s, t)
+                need = (a[LAST_WAY, s] - a[FIRST_WAY, s] + 3) * following.shape[1]
+                if need > best.shape[1]:
+                    best, spare, extra = _room(best, 0, need)
+            n = _keep(a, ways, table, pool, s, t, gradients, 0, held_cap, time_cap, best, spare)
+            n, best, spare, extra = _checkpoints(
+                a,
+                table,
+                pool,
+                s,
+                t,
+                forward,
+                gradient,
+                held_cap,
+                time_cap,
+                most == 1,
+                n,
+                best,
+                spare,
+                extra,
+            )
+            if used + 4 * n > limit:
+                return False, thinned, table, pool
+            pool, count = _stored(pool, used, best[:, :n], most, down)
+            thinned |= count < n
+            table[H_START, s, t], table[H_COUNT, s, t] = used, count
+            used += count
+            if s and not a[INPUT_SAVED, s]:
+                # H with the input counted, or the layer kept and the input let go.
+                if 3 * n > best.shape[1]:
+                    best, spare, extra = _room(best, n, 3 * n)
+                extra[:2, :n] = best[:2, :n]
+                extra[0, :n] += a[INPUT, s]
+                kept = _keep(
+                    a, ways, table, pool, s, t, gradients, a[INPUT, s], cap, time_cap, best, spare
+                )
+                n = _envelope(extra[:, :n], best[:, :kept], spare)
+                pool, count = _stored(pool, used, spare[:, :n], most, down)
+                thinned |= count < n
+                table[R_START, s, t], table[R_COUNT, s, t] = used, count
+                used += count
+    return True, thinned, table, pool
+
+
+@_compiled
+def _value(a: Ints, table: Ints, pool: Ints, s: int, t: int, limit: int, rest: int) -> int:
+    """Time of H(s, t), or of R(s, t) where `rest`, within a peak of `limit`; INFINITE if none."""
+    p, shift = _rest(a, table, pool, s, t) if rest else (_held(table, pool, s, t), 0)
+    i = _at(p[0], limit - shift)
+    return p[1, i] if i >= 0 else INFINITE
+
+
+KEEP, OPEN, CLOSE = 0, 1, 2
+
+
+@_compiled
+def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
+    """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
+
+    Returns
+    -------
+    NDArray
+        Rows (KEEP, layer, way), (OPEN, first, last) of a checkpoint, (CLOSE, 0, 0); shape (n, 3).
+        Empty when no plan is within the limit.
+    """
+    length = a.shape[1]
+    forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
+    out = np.empty((3 * length, 3), np.int64)
+    n = 0
+    if _value(a, table, pool, 0, length - 1, limit, 0) == INFINITE:
+        return out[:0]
+    # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
+    stack = np.empty((3 * length, 4), np.int64)
+    stack[0] = np.array([0, length - 1, limit, 0])
+    depth = 1
+    while depth:
+        depth -= 1
+        s, t, limit, rest = stack[depth]
+        if s < 0:
+            out[n] = np.array([CLOSE, 0, 0])
+            n += 1
+            continue
+        if rest and a[INPUT_SAVED, s]:
+            limit, rest = limit - a[INPUT, s], 0
+        goal = _value(a, table, pool, s, t, limit, rest)
+        hold = a[INPUT, s] if rest else 0
+        found = False
+        for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
+            ahead, behind = _floors(a, s, t, ways[0, way], gradient[t + 1] - gradient[s])
+            if max(ahead + hold, behind) > limit:
+                continue
+            total = a[BACKWARD, s] + ways[1, way]
+            after, counted = limit - ways[0, way], 1
+            if s == t:
+                total += a[ENDING, s]
+            else:
+                if a[OUTPUT_SAVED, s]:
+                    after, counted = after - a[OUTPUT, s], 0
+                total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
+            if total <= goal:
+                out[n] = np.array([KEEP, s, way - a[FIRST_WAY, s]])
+                n += 1
+                if s < t:
+                    stack[depth] = np.array([s + 1, t, after, counted])
+                    depth += 1
+                found = True
+                break
+        if found:
+            continue
+        limit -= hold
+        sweep = np.int64(0)
+        for j in range(s, t):
+            sweep = max(
+                sweep, a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
+            )
+            if a[OUTPUT, t] + sweep > limit or not a[RECOMPUTABLE, j]:
+                break
+            inside = limit - gradient[t + 1] + gradient[j + 1]
+            total = forward[j + 1] - forward[s] + _value(a, table, pool, j + 1, t, limit, 1)
+            if total <= goal and total + _value(a, table, pool, s, j, inside, 0) <= goal:
+                out[n] = np.array([OPEN, s, j])
+                n += 1
+                stack[depth] = np.array([j + 1, t, limit, 1])
+                stack[depth + 1] = np.array([-1, 0, 0, 0])
+                stack[depth + 2] = np.array([s, j, inside, 0])
+                depth += 3
+                found = True
+                break
+        if not found:
+            return out[:0]
+    return out[:n]
