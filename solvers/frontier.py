@@ -136,10 +136,10 @@ def solve(
         No plan fits; carries the plan with the smallest peak.
     """
     tables = _Tables(chain, memory_limit)
-    items = tables.smallest_plan()
-    smallest = replay(chain, items)
-    if smallest.peak_bytes > budget:
-        raise Infeasible(items, smallest.peak_bytes)
+    smallest = tables.smallest()
+    peak = tables.points(smallest)[0][0]
+    if peak > budget:
+        raise Infeasible(tables.plan(smallest, peak), peak)
     base = keep_all_time(chain)
     most = max_points or 0
     excess = _guess(chain, budget)
@@ -150,7 +150,7 @@ def solve(
         elif points := tables.points(sets):
             break
         else:
-            excess = LIMIT if excess > base else max(excess * 3 // 2, base // 1000 + 1)
+            excess = LIMIT if excess > base else max(excess * 5 // 4, base // 1000 + 1)
     time = points[-1][1]
     bound = time
     if tables.thinned:
@@ -181,7 +181,7 @@ def _guess(chain: Chain, budget: int) -> int:
     freed = accumulate(layer.saved_bytes + layer.output_bytes for _, layer in frees)
     spent = accumulate(layer.forward_time for _, layer in frees)
     lost = next((time for size, time in zip(freed, spent, strict=True) if size >= missing), None)
-    return LIMIT if lost is None else lost + lost // 20
+    return LIMIT if lost is None else lost + lost // 100
 
 
 class _Tables:
@@ -251,11 +251,11 @@ class _Tables:
                 levels[-1].append(Checkpoint(*opened.pop(), body))
         return tuple(levels[0])
 
-    def smallest_plan(self) -> tuple[Item, ...]:
-        """The plan with the smallest peak."""
+    def smallest(self) -> _Sets:
+        """Sets of the smallest peaks alone."""
         sets = self.build(most=1)
-        assert sets is not None
-        return self.plan(sets, LIMIT)
+        assert sets is not None  # one point a span
+        return sets
 
 
 def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -149,7 +149,7 @@ def _improvements(
         bound = ec[k] if k >= 0 else INFINITE
         if bound <= least:
             return n
-        ahead = k + 32 if k >= 0 else 0
+        ahead = k + 16 if k >= 0 else 0
         stop = min(em[ahead], end) if ahead < len(em) else end
         last_i, last_j = _seek(pm, i, stop - 1 - p_shift), _seek(qm, j, stop - 1 - q_shift)
         if pc[last_i] + qc[last_j] + add < bound:
