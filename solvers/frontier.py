@@ -52,6 +52,8 @@ class Frontier:
     ----------
     chain
         The problem.
+    nested
+        False: only single-level plans, where the body of a checkpoint keeps everything.
     max_points
         Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
         None: no limit but memory.
@@ -67,10 +69,15 @@ class Frontier:
     """
 
     def __init__(
-        self, chain: Chain, *, max_points: int | None = None, memory_limit: int = MEMORY_LIMIT
+        self,
+        chain: Chain,
+        *,
+        nested: bool = True,
+        max_points: int | None = None,
+        memory_limit: int = MEMORY_LIMIT,
     ) -> None:
         self.chain = chain
-        self._tables = _Tables(chain, memory_limit)
+        self._tables = _Tables(chain, nested, memory_limit)
         sets = self._tables.build(most=max_points or 0)
         if sets is None:
             sets = self._tables.build(most=self._tables.points_that_fit)
@@ -81,7 +88,7 @@ class Frontier:
 
     @cached_property
     def lower_points(self) -> list[tuple[int, int]]:
-        """A lower bound in the same form: no persistent plan lies below this step function."""
+        """A lower bound in the same form: no plan of the class lies below this step function."""
         if self.exact:
             return self.points
         sets = self._tables.build(most=self._tables.most, down=True)
@@ -114,10 +121,11 @@ def solve(
     chain: Chain,
     budget: int,
     *,
+    nested: bool = True,
     max_points: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Solution:
-    """The fastest persistent plan whose peak is at most `budget` bytes.
+    """The fastest persistent plan (or single-level one) whose peak is at most `budget` bytes.
 
     One budget needs far fewer points than the frontier: those above the budget, and those that no
     plan within a guessed time can use, are not made. Too small a guess finds no plan, and is
@@ -125,7 +133,7 @@ def solve(
 
     Parameters
     ----------
-    chain, max_points, memory_limit
+    chain, nested, max_points, memory_limit
         As for `Frontier`.
     budget
         Bytes, the chain's input included.
@@ -133,13 +141,14 @@ def solve(
     Raises
     ------
     Infeasible
-        No plan fits; carries the plan with the smallest peak.
+        No plan fits; carries the fastest plan of the smallest peak.
     """
-    tables = _Tables(chain, memory_limit)
+    tables = _Tables(chain, nested, memory_limit)
     smallest = tables.smallest()
     peak = tables.points(smallest)[0][0]
     if peak > budget:
-        raise Infeasible(tables.plan(smallest, peak), peak)
+        best = solve(chain, peak, nested=nested, max_points=max_points, memory_limit=memory_limit)
+        raise Infeasible(best.items, peak)
     base = keep_all_time(chain)
     most = max_points or 0
     excess = _guess(chain, budget)
@@ -187,10 +196,11 @@ def _guess(chain: Chain, budget: int) -> int:
 class _Tables:
     """A chain as arrays, and what the kernel makes of them."""
 
-    def __init__(self, chain: Chain, memory_limit: int) -> None:
+    def __init__(self, chain: Chain, nested: bool, memory_limit: int) -> None:
         self.chain = chain
         self.costs, self.ways = _costs(chain)
         self.same = _same_spans(chain)
+        self.nested = nested
         self.pool = max(memory_limit // _POINT_BYTES, 1)
         self.most = 0
         self.thinned = False
@@ -213,7 +223,7 @@ class _Tables:
 
         cap = budget - self.chain.input_bytes if budget < LIMIT else LIMIT
         complete, thinned, *sets = kernel.build(
-            self.costs, self.ways, self.same, cap, excess, most, down, self.pool
+            self.costs, self.ways, self.same, self.nested, cap, excess, most, down, self.pool
         )
         if not complete:
             return None

@@ -250,6 +250,7 @@ def _keep(
     pool: Ints,
     s: int,
     t: int,
+    last_way: int,
     gradients: int,
     hold: int,
     cap: int,
@@ -257,12 +258,12 @@ def _keep(
     out: Ints,
     scratch: Ints,
 ) -> int:
-    """Points of all ways to keep s in s .. t, into `out`; return how many.
+    """Points of the ways up to `last_way` to keep s in s .. t, into `out`; return how many.
 
     `hold`: bytes of the input, where it is counted until the forward has run (R), else 0 (H).
     """
     n = 0
-    for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
+    for way in range(a[FIRST_WAY, s], last_way + 1):
         saved, add = ways[0, way], ways[1, way] + a[BACKWARD, s]
         forward, backward = _floors(a, s, t, saved, gradients)
         floor = max(forward + hold, backward)
@@ -349,7 +350,15 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints
 
 @_compiled
 def build(
-    a: Ints, ways: Ints, same: Ints, cap: int, excess: int, most: int, down: bool, limit: int
+    a: Ints,
+    ways: Ints,
+    same: Ints,
+    nested: bool,
+    cap: int,
+    excess: int,
+    most: int,
+    down: bool,
+    limit: int,
 ) -> tuple[bool, bool, Ints, Ints]:
     """All sets, spans in order of length.
 
@@ -359,6 +368,8 @@ def build(
         The chain: costs, shape (ROWS, L), and ways to keep its layers, shape (2, n): bytes, time.
     same
         Shape (L, L): same[n - 1, s] is the first layer whose span of n equals that of s.
+    nested
+        False: the body of a checkpoint keeps everything.
     cap
         Points with a peak above it, in bytes without the chain's input, are not made.
     excess
@@ -395,28 +406,45 @@ def build(
                 if t == length - 1:
                     time_cap += forward[t + 1] - forward[s]
             gradients = gradient[t + 1] - gradient[s]
+            free = nested or t == length - 1
+            last_way = a[LAST_WAY, s] if free else a[FIRST_WAY, s]
             if s < t:
                 following, _ = _next(a, table, pool, s, t)
-                need = (a[LAST_WAY, s] - a[FIRST_WAY, s] + 3) * following.shape[1]
+                need = (last_way - a[FIRST_WAY, s] + 3) * following.shape[1]
                 if need > best.shape[1]:
                     best, spare, extra = _room(best, 0, need)
-            n = _keep(a, ways, table, pool, s, t, gradients, 0, held_cap, time_cap, best, spare)
-            n, best, spare, extra = _checkpoints(
+            n = _keep(
                 a,
+                ways,
                 table,
                 pool,
                 s,
                 t,
-                forward,
-                gradient,
+                last_way,
+                gradients,
+                0,
                 held_cap,
                 time_cap,
-                most == 1,
-                n,
                 best,
                 spare,
-                extra,
             )
+            if free:
+                n, best, spare, extra = _checkpoints(
+                    a,
+                    table,
+                    pool,
+                    s,
+                    t,
+                    forward,
+                    gradient,
+                    held_cap,
+                    time_cap,
+                    most == 1,
+                    n,
+                    best,
+                    spare,
+                    extra,
+                )
             if used + 4 * n > limit:
                 return False, thinned, table, pool
             pool, count = _stored(pool, used, best[:, :n], most, down)
@@ -428,9 +456,22 @@ def build(
                 if 3 * n > best.shape[1]:
                     best, spare, extra = _room(best, n, 3 * n)
                 extra[:2, :n] = best[:2, :n]
-                extra[0, :n] += a[INPUT, s]
+                hold = a[INPUT, s]
+                extra[0, :n] += hold
                 kept = _keep(
-                    a, ways, table, pool, s, t, gradients, a[INPUT, s], cap, time_cap, best, spare
+                    a,
+                    ways,
+                    table,
+                    pool,
+                    s,
+                    t,
+                    last_way,
+                    gradients,
+                    hold,
+                    cap,
+                    time_cap,
+                    best,
+                    spare,
                 )
                 n = _envelope(extra[:, :n], best[:, :kept], spare)
                 pool, count = _stored(pool, used, spare[:, :n], most, down)

@@ -1,0 +1,222 @@
+"""Costs of one layer, checked when they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
+from typing import Any
+
+from scheduler.errors import InvalidCosts
+from scheduler.text import did_you_mean, ordinal, shown
+from scheduler.values import check_bytes, check_flag, check_name, check_time
+
+__all__ = ["LAYER_FIELDS", "LayerCost", "OptionCost", "as_layers", "to_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionCost:
+    """A cheaper way to keep a layer: save less of it, recompute the rest at its own backward.
+
+    Parameters
+    ----------
+    name
+        What a plan calls it.
+    saved_bytes
+        Bytes of the layer's saved set that stay; at most the layer's own.
+    recompute_time
+        Time to make the rest again, once.
+    """
+
+    name: str
+    saved_bytes: int
+    recompute_time: float
+
+    def __post_init__(self) -> None:
+        _set(self, "name", check_name("an option", "name", self.name))
+        if not self.name:
+            raise InvalidCosts("an option has no name; a plan needs one to refer to it")
+        where = f"option {self.name!r}"
+        _set(self, "saved_bytes", check_bytes(where, "saved_bytes", self.saved_bytes))
+        _set(self, "recompute_time", check_time(where, "recompute_time", self.recompute_time))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """Costs of one layer: times in the graph's time unit, sizes in bytes.
+
+    numpy scalars are accepted everywhere and stored as plain Python numbers.
+
+    Parameters
+    ----------
+    name
+        Empty: the graph calls it "layer 3" by its 0-based position.
+    forward_time, backward_time
+        Time of one forward, of one backward.
+    output_bytes
+        The activation handed to the next layer.
+    saved_bytes
+        What autograd keeps inside the layer for its backward, without its input and its output.
+    recompute_time
+        The forward where it ends a recomputed segment (torch stops at the last tensor it must
+        save). Default: `forward_time`.
+    forward_transient_bytes
+        Working memory of a forward that keeps, above output and saved set.
+    backward_transient_bytes
+        Working memory of the backward, above everything the replay counts.
+    gradient_bytes
+        Parameter gradients that this backward allocates and that stay until the optimizer step.
+    input_saved, output_saved
+        Does the saved set also hold the layer's input, its output? True is the safe side.
+    options
+        Cheaper ways to keep the layer, as `OptionCost` or mappings of its fields.
+    drop_transient_bytes
+        Working memory of a forward that keeps nothing, above its output: what the saved set would
+        have held is a temporary there, so it can be larger. Default: `forward_transient_bytes`.
+    backward_overlap_bytes
+        Bytes by which the backward stays below the count, because saved tensors are freed before
+        the gradients are allocated.
+    recomputable
+        False: the layer must be kept, as when no module wraps it.
+
+    Raises
+    ------
+    InvalidCosts
+        A value is negative, not finite or of the wrong kind; the message names layer and field.
+    """
+
+    name: str = ""
+    _: KW_ONLY
+    forward_time: float
+    backward_time: float
+    output_bytes: int
+    saved_bytes: int
+    recompute_time: float | None = None
+    forward_transient_bytes: int = 0
+    backward_transient_bytes: int = 0
+    gradient_bytes: int = 0
+    input_saved: bool = True
+    output_saved: bool = True
+    options: tuple[OptionCost, ...] = ()
+    drop_transient_bytes: int | None = None
+    backward_overlap_bytes: int = 0
+    recomputable: bool = True
+
+    def __post_init__(self) -> None:
+        _set(self, "name", check_name("a layer", "name", self.name))
+        where = f"layer {self.name!r}" if self.name else "a layer without a name"
+        for field, check in _CHECKS.items():
+            value = getattr(self, field)
+            if value is not None or field not in _MAY_BE_NONE:
+                _set(self, field, check(where, field, value))
+        _set(self, "options", _as_options(where, self.options))
+        for option in self.options:
+            if option.saved_bytes > self.saved_bytes:
+                raise InvalidCosts(
+                    f"{where}, option {option.name!r}: saved_bytes {option.saved_bytes} is more "
+                    f"than the layer's own {self.saved_bytes}; an option saves less"
+                )
+
+
+LAYER_FIELDS = tuple(field.name for field in fields(LayerCost))
+"""Names of a layer's fields, in the order they are written."""
+
+_MAY_BE_NONE = ("recompute_time", "drop_transient_bytes")
+_CHECKS = {
+    name: check_time if name.endswith("_time") else check_bytes
+    for name in LAYER_FIELDS
+    if name.endswith(("_time", "_bytes"))
+} | dict.fromkeys(("input_saved", "output_saved", "recomputable"), check_flag)
+
+
+def as_layers(items: Iterable[object]) -> tuple[LayerCost, ...]:
+    """Layers from `LayerCost` objects or mappings of their fields, each with a name of its own.
+
+    Raises
+    ------
+    InvalidCosts
+        There are none, two share a name, or one is not a layer.
+    """
+    layers = tuple(_as_layer(i, item) for i, item in enumerate(items))
+    if not layers:
+        raise InvalidCosts("there are no layers; give the costs of at least one")
+    first: dict[str, int] = {}
+    for i, layer in enumerate(layers):
+        if first.setdefault(layer.name, i) != i:
+            raise InvalidCosts(
+                f"two layers are named {layer.name!r}, the {ordinal(first[layer.name] + 1)} and "
+                f"the {ordinal(i + 1)}; give each a name of its own"
+            )
+    return layers
+
+
+def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
+    """The fields of a layer or an option as JSON values, those at their default left out."""
+    record = {
+        field.name: getattr(cost, field.name)
+        for field in fields(cost)
+        if getattr(cost, field.name) != field.default
+    }
+    if "options" in record:
+        record["options"] = [to_record(option) for option in record["options"]]
+    return record
+
+
+def _as_layer(i: int, item: object) -> LayerCost:
+    name = f"layer {i}"
+    if isinstance(item, LayerCost):
+        return item if item.name else replace(item, name=name)
+    position = f"{ordinal(i + 1)} layer"
+    if not isinstance(item, Mapping):
+        raise InvalidCosts(
+            f"the {position} is {shown(item)}; a layer is a LayerCost or a mapping of its fields"
+        )
+    given = item.get("name")
+    given = name if given is None or given == "" else given
+    _check_keys(f"layer {shown(given)} ({position})", item, LayerCost)
+    return LayerCost(**{**item, "name": given})
+
+
+def _as_options(where: str, options: object) -> tuple[OptionCost, ...]:
+    if isinstance(options, Mapping | str) or not isinstance(options, Iterable):
+        raise InvalidCosts(f"{where}: options must be a list of options, got {shown(options)}")
+    made = tuple(_as_option(where, i, option) for i, option in enumerate(options))
+    for i, option in enumerate(made):
+        if option.name in [other.name for other in made[:i]]:
+            raise InvalidCosts(f"{where}: two options are named {option.name!r}; rename one")
+    return made
+
+
+def _as_option(where: str, i: int, item: object) -> OptionCost:
+    if isinstance(item, OptionCost):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidCosts(
+            f"{where}: the {ordinal(i + 1)} option is {shown(item)}; an option is an OptionCost "
+            "or a mapping of its fields"
+        )
+    _check_keys(f"the {ordinal(i + 1)} option of {where}", item, OptionCost)
+    try:
+        return OptionCost(**item)
+    except InvalidCosts as error:
+        raise InvalidCosts(f"{where}, {error}") from error
+
+
+def _check_keys(
+    where: str, record: Mapping[Any, object], kind: type[LayerCost] | type[OptionCost]
+) -> None:
+    known = {field.name: field.default is MISSING for field in fields(kind)}
+    for key in record:
+        if key not in known:
+            hint = did_you_mean(key, known) or f"; the fields are {', '.join(known)}"
+            raise InvalidCosts(f"unknown field {shown(key)} in {where}{hint}")
+    needed = [field for field, required in known.items() if required]
+    for field in needed:
+        if field not in record:
+            raise InvalidCosts(
+                f"{where} has no {field!r}; it needs {', '.join(needed[:-1])} and {needed[-1]}"
+            )
+
+
+def _set(cost: LayerCost | OptionCost, field: str, value: object) -> None:
+    # The one way to store a checked value in a frozen dataclass.
+    object.__setattr__(cost, field, value)

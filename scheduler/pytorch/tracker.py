@@ -1,0 +1,133 @@
+"""Count the bytes of every tensor that operations make, from the dispatcher.
+
+Works on real and on fake tensors, forward and backward. A storage is counted once however many
+tensors view it, from the operation that makes it until it is freed. What exists before (parameters,
+buffers, the caller's tensors) is not counted. Scratch memory inside a kernel is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
+    """A dispatch mode that knows the live bytes, in total and by the tag they were made under.
+
+    Parameters
+    ----------
+    observer
+        Called after each operation as ``observer(operation, args, kwargs, result)``.
+
+    Attributes
+    ----------
+    live_bytes, peak_bytes
+        Of everything made under the mode; the peak since `reset_peak`.
+    """
+
+    def __init__(self, observer: Observer | None = None) -> None:
+        super().__init__()
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._observer = observer
+        self._tag = ""
+        self._live: dict[str, int] = {}
+        self._peak: dict[str, int] = {}
+        # Storages by identity; the weak reference tells when one is freed.
+        self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor):
+                self._remember(value, 0)  # not seen before: it is not ours
+        result = func(*args, **kwargs)
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._remember(value, value.untyped_storage().nbytes())
+        if self._observer is not None:
+            self._observer(func, args, kwargs, result)
+        return result
+
+    @contextmanager
+    def tag(self, name: str) -> Iterator[None]:
+        """Book what is made inside under `name`."""
+        before, self._tag = self._tag, name
+        try:
+            yield
+        finally:
+            self._tag = before
+
+    def live(self, tag: str) -> int:
+        """Live bytes that were made under `tag`."""
+        return self._live.get(tag, 0)
+
+    def peak(self, tag: str) -> int:
+        """Largest value of `live(tag)` since `reset_peak`."""
+        return self._peak.get(tag, 0)
+
+    def reset_peak(self) -> None:
+        """Start measuring peaks from what is live now."""
+        self.peak_bytes = self.live_bytes
+        self._peak = dict(self._live)
+
+    def count(self, tensor: torch.Tensor) -> None:
+        """Count a tensor that was made outside, such as a model's input."""
+        self.disown(tensor)
+        self._known.pop(id(tensor.untyped_storage()), None)
+        self._remember(tensor, tensor.untyped_storage().nbytes())
+
+    def disown(self, tensor: torch.Tensor) -> int:
+        """Stop counting a tensor; return the bytes it was counted with."""
+        storage = tensor.untyped_storage()
+        known = self._known.get(id(storage))
+        if known is None or known[0]() is not storage:
+            return 0
+        reference, size, tag = known
+        self._known[id(storage)] = (reference, 0, tag)
+        self._book(tag, -size)
+        return size
+
+    def _remember(self, tensor: torch.Tensor, size: int) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        known = self._known.get(key)
+        if known is not None and known[0]() is storage:
+            return
+        tag = self._tag
+
+        def freed(reference: weakref.ref[Any]) -> None:
+            entry = self._known.get(key)
+            if entry is not None and entry[0] is reference:
+                del self._known[key]
+                self._book(entry[2], -entry[1])
+
+        self._known[key] = (weakref.ref(storage, freed), size, tag)
+        self._book(tag, size)
+
+    def _book(self, tag: str, size: int) -> None:
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self._live[tag] = self._live.get(tag, 0) + size
+        self._peak[tag] = max(self._peak.get(tag, 0), self._live[tag])
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the whole storage behind a tensor: what it keeps alive."""
+    return int(tensor.untyped_storage().nbytes())
+
+
+def unique_bytes(value: Any) -> int:
+    """Bytes of the distinct storages behind all tensors in a nested structure."""
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return sum({id(t.untyped_storage()): storage_bytes(t) for t in tensors}.values())

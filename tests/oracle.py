@@ -1,0 +1,137 @@
+"""What a plan costs, written a second time from the design alone.
+
+Nothing here may use `solvers.replay` or `solvers.schedule.actions`: agreement with them counts
+only because the two were written apart. Slow and plain on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from solvers.problem import Chain
+from solvers.schedule import Checkpoint, Item, Keep
+
+Tensor = tuple[str, int]
+"""Kind ("a" activation, "W" saved set, "d" gradient of an activation, "g" of parameters), layer."""
+
+
+class Step:
+    """One training step under way: which tensors live, who holds them, peak and time so far."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.bytes: dict[Tensor, int] = {}
+        self.holders: dict[Tensor, set[object]] = {}
+        self.options: dict[int, str | None] = {}
+        self.peak = 0
+        self.time = 0
+        self.forwards = [0] * len(chain)
+        self.backwards = [0] * len(chain)
+
+    def x(self, i: int) -> int:
+        return self.chain.layers[i].output_bytes if i >= 0 else self.chain.input_bytes
+
+    def make(self, tensor: Tensor, size: int, holder: object) -> None:
+        assert tensor not in self.bytes, f"{tensor} is made while it is live"
+        self.bytes[tensor] = size
+        self.holders[tensor] = {holder}
+
+    def let_go(self, tensor: Tensor, holder: object) -> None:
+        """`holder` no longer needs `tensor`, if it ever held it."""
+        if tensor in self.holders:
+            self.holders[tensor].discard(holder)
+            if not self.holders[tensor]:
+                del self.holders[tensor], self.bytes[tensor]
+
+    def on_top(self, size: int) -> None:
+        self.peak = max(self.peak, sum(self.bytes.values()) + size)
+
+    def forward(self, i: int, sweep: object, keep: Keep | None, time: int) -> None:
+        layer = self.chain.layers[i]
+        assert ("a", i - 1) in self.bytes, f"forward {i} has no input"
+        if keep is None:
+            self.on_top(layer.output_bytes + layer.drop_transient_bytes)
+            self.make(("a", i), layer.output_bytes, sweep)
+        else:
+            w = layer.saved_bytes
+            if keep.option is not None:
+                w = layer.option(keep.option).saved_bytes
+            self.on_top(layer.output_bytes + w + layer.forward_transient_bytes)
+            self.make(("a", i), layer.output_bytes, sweep)
+            self.make(("W", i), w, "autograd")
+            self.options[i] = keep.option
+            if layer.input_saved:
+                self.holders["a", i - 1].add(("W", i))
+            if layer.output_saved:
+                self.holders["a", i].add(("W", i))
+        self.let_go(("a", i - 1), sweep)
+        self.time += time
+        self.forwards[i] += 1
+
+    def backward(self, i: int) -> None:
+        layer = self.chain.layers[i]
+        assert ("W", i) in self.bytes, f"backward {i} has no saved set"
+        assert ("d", i) in self.bytes, f"backward {i} has no gradient"
+        option = self.options.pop(i)
+        if option is not None:
+            # What the option dropped is made again: the full saved set is live.
+            self.time += layer.option(option).recompute_time
+            self.bytes["W", i] = layer.saved_bytes
+        self.on_top(
+            self.x(i - 1)
+            + layer.gradient_bytes
+            + layer.backward_transient_bytes
+            - layer.backward_overlap_bytes
+        )
+        self.make(("d", i - 1), self.x(i - 1), "autograd")
+        self.make(("g", i), layer.gradient_bytes, "optimizer")
+        self.let_go(("W", i), "autograd")
+        self.let_go(("a", i - 1), ("W", i))
+        self.let_go(("a", i), ("W", i))
+        self.let_go(("d", i), "autograd")
+        self.time += layer.backward_time
+        self.backwards[i] += 1
+
+    def run(self, level: Sequence[Item], is_body: bool) -> None:
+        """Forward over the items of one level, then backward over them."""
+        sweep = object()
+        end = -1
+        for item in level:
+            if isinstance(item, Keep):
+                end = item.layer
+                layer = self.chain.layers[end]
+                early = is_body and item is level[-1]
+                time = layer.recompute_time if early else layer.forward_time
+                self.forward(end, sweep, item, time)
+            else:
+                self.holders["a", item.first - 1].add(id(item))
+                for end in range(item.first, item.last + 1):
+                    self.forward(end, sweep, None, self.chain.layers[end].forward_time)
+        self.let_go(("a", end), sweep)
+        for item in reversed(level):
+            if isinstance(item, Checkpoint):
+                self.run(item.body, True)
+                self.let_go(("a", item.first - 1), id(item))
+            else:
+                self.backward(item.layer)
+
+
+def simulate(chain: Chain, items: Sequence[Item]) -> tuple[int, int, list[int], list[int]]:
+    """Peak, time, and how often each layer's forward and backward run."""
+    step = Step(chain)
+    last = len(chain) - 1
+    step.make(("a", -1), chain.input_bytes, "user")
+    step.make(("d", last), step.x(last), "autograd")
+    step.run(items, False)
+    # Left over: what the user, the optimizer and the caller of the last backward hold.
+    assert set(step.bytes) == {("a", -1), ("d", -1), *(("g", i) for i in range(last + 1))}
+    return step.peak, step.time, step.forwards, step.backwards
+
+
+def pareto(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs that no other pair beats or equals in both, ascending in the first."""
+    best: list[tuple[int, int]] = []
+    for first, second in sorted(set(pairs)):
+        if not best or second < best[-1][1]:
+            best.append((first, second))
+    return best
