@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from scheduler.layers import LayerCost
+from scheduler.report.table import aligned
 from scheduler.text import format_bytes
 
 __all__ = ["costs_table"]
@@ -27,7 +28,7 @@ def costs_table(layers: Sequence[LayerCost], input_bytes: int, name: str, time_u
     gap = []
     if hidden > 0:
         rows, gap = rows[:_FIRST] + rows[-_LAST:], [f"… {hidden} more rows …"]
-    lines = _aligned([_HEADER, *rows])
+    lines = aligned([_HEADER, *rows])
     return "\n".join([title, *lines[: _FIRST + 1], *gap, *lines[_FIRST + 1 :]])
 
 
@@ -41,14 +42,3 @@ def _row(run: Sequence[LayerCost]) -> tuple[str, ...]:
         format_bytes(first.output_bytes),
         format_bytes(first.saved_bytes),
     )
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]

@@ -12,6 +12,7 @@ __all__ = [
     "SchedulerError",
     "UnknownMethod",
     "UnsuitableMethod",
+    "UnsupportedModel",
 ]
 
 
@@ -37,6 +38,10 @@ class UnknownMethod(SchedulerError, ValueError):
 
 class UnsuitableMethod(SchedulerError, ValueError):
     """The method exists but does not accept these costs."""
+
+
+class UnsupportedModel(SchedulerError, ValueError):
+    """A model whose blocks cannot be found, measured or checkpointed as asked."""
 
 
 class InfeasibleBudget(SchedulerError):

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 from math import comb
-from typing import TypeAlias
 
 from solvers.problem import Chain, Layer
 from solvers.schedule import Checkpoint, Item, Keep
 from solvers.solution import Solution, Unsuitable, best_fitting
-
-_Cost: TypeAlias = "tuple[int, int]"
 
 
 def advances(steps: int, snapshots: int) -> int:
@@ -82,13 +79,13 @@ def plan(length: int, snapshots: int) -> tuple[Item, ...]:
     return tuple(done.pop())
 
 
-def _cost(layer: Layer, length: int, snapshots: int, known: dict[tuple[int, int], _Cost]) -> _Cost:
-    """Peak and time of `plan(length, snapshots)`, without a replay of its many forwards.
+def _peak(layer: Layer, length: int, snapshots: int, known: dict[tuple[int, int], int]) -> int:
+    """Peak of `plan(length, snapshots)`, without a replay of its many forwards.
 
-    The peak is that of the span with its input held by somebody else and not counted; every
-    sub-plan is the same wherever it stands, so `known` needs one entry per length and snapshots.
+    It is that of the span with its input held by somebody else and not counted; every sub-plan
+    is the same wherever it stands, so `known` needs one entry per length and snapshots.
     """
-    x, single = layer.output_bytes, _single(layer)
+    x, single, last = layer.output_bytes, _single_peak(layer), _last_peak(layer)
     todo = [(length, snapshots)]
     while todo:
         count, left = todo[-1]
@@ -104,14 +101,11 @@ def _cost(layer: Layer, length: int, snapshots: int, known: dict[tuple[int, int]
         if missing:
             todo += missing
             continue
-        (low, low_time), (high, high_time) = (known[part] for part in parts)
-        high += x  # its input is counted: a snapshot, or what the last layer holds
-        if count - below == 1 and not layer.input_saved:
-            high = max(_forward_peak(layer) + x, single[0])
+        low, high = (known[part] for part in parts)
+        # The input of the upper part is counted: a snapshot, or what the last layer holds.
+        high = high + x if count - below > 1 else last
         sweep = x + x + layer.drop_transient_bytes + (x if below > 1 else 0)
-        peak = max(high, low + (count - below) * layer.gradient_bytes, sweep)
-        body = low_time - layer.forward_time + layer.recompute_time
-        known[count, left] = (peak, below * layer.forward_time + body + high_time)
+        known[count, left] = max(high, low + (count - below) * layer.gradient_bytes, sweep)
     return known[length, snapshots]
 
 
@@ -119,12 +113,20 @@ def _forward_peak(layer: Layer) -> int:
     return 2 * layer.output_bytes + layer.saved_bytes + layer.forward_transient_bytes
 
 
-def _single(layer: Layer) -> _Cost:
-    """Peak and time of one kept layer, its input not counted."""
+def _single_peak(layer: Layer) -> int:
+    """Peak of one kept layer, its input not counted."""
     held = layer.saved_bytes + layer.output_bytes * (2 if layer.output_saved else 1)
     working = layer.backward_transient_bytes - layer.backward_overlap_bytes
     backward = held + layer.output_bytes + layer.gradient_bytes + working
-    return max(_forward_peak(layer), backward), layer.forward_time + layer.backward_time
+    return max(_forward_peak(layer), backward)
+
+
+def _last_peak(layer: Layer) -> int:
+    """Peak of the kept layer that ends a span, its input counted for as long as it is held."""
+    single = _single_peak(layer)
+    if layer.input_saved:
+        return single + layer.output_bytes
+    return max(_forward_peak(layer) + layer.output_bytes, single)
 
 
 def _check_identical(chain: Chain) -> None:
@@ -162,12 +164,30 @@ def solve(chain: Chain, budget: int) -> Solution:
         None fits; carries the binomial plan with the smallest peak.
     """
     _check_identical(chain)
-    layer = chain.layers[0]
-    known: dict[tuple[int, int], _Cost] = {}
-    costs = []
-    for snapshots in range(1, max(2, len(chain))):
-        peak, time = _cost(layer, len(chain), snapshots, known)
-        costs.append((peak + chain.input_bytes, time, snapshots))
-    fitting = [(time, peak, snapshots) for peak, time, snapshots in costs if peak <= budget]
-    best = min(fitting)[2] if fitting else min(costs)[2]
-    return best_fitting(chain, [plan(len(chain), best)], budget)
+    layer, length = chain.layers[0], len(chain)
+    known: dict[tuple[int, int], int] = {}
+
+    def peak(snapshots: int) -> int:
+        return chain.input_bytes + _peak(layer, length, snapshots, known)
+
+    # Time falls with the number of snapshots; the peak mostly grows, but is known to be no less
+    # than at the last layer's backward, when all are stored: few plans need to be looked at.
+    last = chain.input_bytes + (_last_peak(layer) if length > 1 else _single_peak(layer))
+    stored = {c: last + (c - 1) * layer.output_bytes for c in range(1, max(2, length))}
+    extra = {c: layer.forward_time * advances(length, c) for c in stored}
+    fitting: list[tuple[int, int, int]] = []
+    for c in reversed(stored):
+        if fitting and extra[c] > fitting[0][0]:
+            break
+        if stored[c] <= budget and (found := peak(c)) <= budget:
+            fitting.append((extra[c], found, c))
+    if fitting:
+        best = min(fitting)[2]
+    else:
+        smallest = (peak(1), extra[1], 1)
+        for c in stored:
+            if stored[c] > smallest[0]:
+                break
+            smallest = min(smallest, (peak(c), extra[c], c))
+        best = smallest[2]
+    return best_fitting(chain, [plan(length, best)], budget)

@@ -159,7 +159,7 @@ def solve(
         elif points := tables.points(sets):
             break
         else:
-            excess = LIMIT if excess > base else max(excess * 5 // 4, base // 1000 + 1)
+            excess = LIMIT if excess > base else max(excess * 5 // 4, excess + base // 1000 + 1)
     time = points[-1][1]
     bound = time
     if tables.thinned:

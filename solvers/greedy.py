@@ -8,8 +8,8 @@ guess.
 from __future__ import annotations
 
 from solvers.problem import Chain
+from solvers.segments import Segments, fastest, kept_bytes
 from solvers.solution import Solution
-from solvers.uniform import Segments, fastest, kept_bytes
 
 GRID = 100
 """Thresholds tried, each a fixed ratio above the one before."""
@@ -18,7 +18,7 @@ GRID = 100
 def greedy_segments(chain: Chain, threshold: float) -> Segments:
     """Segments of one walk: each ends with the layer that takes it above `threshold` bytes.
 
-    A layer that must be kept ends the segment before it; the segment that ends the chain is kept.
+    A layer that must be kept ends the segment before it; a segment that ends the chain is kept.
     """
     segments: list[tuple[int, int]] = []
     first, total = 0, 0
@@ -47,7 +47,7 @@ def thresholds(chain: Chain) -> list[float]:
 
 
 def solve(chain: Chain, budget: int) -> Solution:
-    """The fastest plan of the walk that fits `budget`, over the grid of thresholds.
+    """The fastest plan of the walk that fits `budget`, over the grid of thresholds, or keep-all.
 
     Raises
     ------

@@ -105,6 +105,8 @@ class _Machine:
 
     def run(self, action: Action) -> tuple[int, int]:
         """Execute one action: bytes at its worst moment, and its time."""
+        if action.layer >= len(self.chain):
+            raise IllegalPlan(f"{action} is beyond the chain's {len(self.chain)} layers")
         if isinstance(action, Forward):
             return self._forward(action)
         if isinstance(action, Backward):
@@ -118,7 +120,7 @@ class _Machine:
     def check_end(self) -> None:
         left = [self._name(i) for i, count in self.holds.items() if count > (i == -1)]
         if self.saved or left:
-            left += [f"the saved set of {self._name(i)}" for i in self.saved]
+            left += [f"the saved set of {self.chain.layers[i].name!r}" for i in self.saved]
             raise IllegalPlan(f"the plan ends with {left[0]} still held")
         if self.gradient != -1:
             raise IllegalPlan(f"the plan ends before the backward of {self._name(self.gradient)}")

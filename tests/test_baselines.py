@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers import binomial, greedy, single_level, uniform
+from solvers import binomial, greedy, segments, single_level, uniform
 from solvers.problem import Chain, Layer
 from solvers.replay import replay
 from solvers.schedule import Checkpoint, Item, Keep, depth, forward_counts, keep_all
@@ -147,12 +147,14 @@ def test_one_budget_agrees_with_the_frontier(chain: Chain, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pruning_loses_no_optimum_where_sets_are_large(seed: int) -> None:
+def test_one_budget_loses_no_optimum_where_sets_are_large(seed: int) -> None:
     chain = random_chain(80, seed)
     points = single_level.frontier(chain)
-    assert len(points) > single_level.THIN  # so that the quick pass is not exact
-    for peak, cost in points[:: len(points) // 6]:
-        assert single_level.solve(chain, peak).time == cost
+    assert len(points) > 1000
+    for (_, before), (peak, cost) in list(pairwise(points))[:: len(points) // 6]:
+        solution = single_level.solve(chain, peak)
+        assert (solution.peak_bytes, solution.time) == (peak, cost)
+        assert single_level.solve(chain, peak - 1).time == before
 
 
 def test_single_level_is_optimal_only_when_nothing_is_recomputed() -> None:
@@ -245,7 +247,7 @@ def test_the_closed_forms_use_their_k() -> None:
 @examples(300)
 @given(chains(max_layers=12, max_options=0), st.data())
 def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -> None:
-    segments: list[tuple[int, int]] = []
+    drawn: list[tuple[int, int]] = []
     at = 0
     while at < len(chain):
         end = at
@@ -254,10 +256,10 @@ def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -
         last = at
         if end > at and data.draw(st.booleans()):
             last = data.draw(st.integers(at, end - 1))
-            segments.append((at, last))
+            drawn.append((at, last))
         at = last + 1
-    result = replay(chain, uniform.plan_of(len(chain), tuple(segments)))
-    quick = uniform.evaluate(chain, uniform.tables(chain), tuple(segments))
+    result = replay(chain, segments.plan_of(len(chain), tuple(drawn)))
+    quick = segments.evaluate(chain, segments.tables(chain), tuple(drawn))
     assert quick == (result.peak_bytes, result.time)
 
 
@@ -287,13 +289,38 @@ def test_baselines_are_valid_within_budget_and_no_faster_than_single_level(chain
 @examples(60)
 @given(chains(max_layers=12, max_options=0))
 def test_uniform_is_the_best_of_every_k(chain: Chain) -> None:
-    results = [replay(chain, uniform.uniform_plan(chain, k)) for k in range(1, len(chain) + 1)]
+    tried = [uniform.uniform_segments(chain, k) for k in range(1, len(chain) + 1)]
+    if not chain.layers[-1].recomputable:
+        tried += [cut[:-1] for cut in tried]  # the last segment kept
+    plans = [segments.plan_of(len(chain), cut) for cut in [*tried, ()]]
+    results = [replay(chain, items) for items in plans]
     for budget in {result.peak_bytes for result in results}:
         best = min(r.time for r in results if r.peak_bytes <= budget)
         assert uniform.solve(chain, budget).time == best
     with pytest.raises(Infeasible) as caught:
         uniform.solve(chain, min(r.peak_bytes for r in results) - 1)
     assert caught.value.peak_bytes == min(r.peak_bytes for r in results)
+
+
+@pytest.mark.parametrize("kept", [{6}, {2}, {0, 3, 6}])
+@pytest.mark.parametrize("solver", [uniform.solve, greedy.solve])
+def test_nothing_is_recomputed_when_everything_fits(solver: Solver, kept: set[int]) -> None:
+    chain = identical(7)
+    layers = [replace(la, recomputable=i not in kept) for i, la in enumerate(chain.layers)]
+    chain = Chain(tuple(layers), chain.input_bytes)
+    whole = replay(chain, keep_all(7)).peak_bytes
+    assert solver(chain, whole).items == keep_all(7)
+    assert depth(solver(chain, whole - 1).items) == 1
+    assert depth(uniform.solve_sqrt(chain, PLENTY).items) == 1  # the rule's one plan
+
+
+@pytest.mark.parametrize("solver", [uniform.solve, greedy.solve])
+def test_the_last_segment_may_be_kept_before_a_tail_that_must_be(solver: Solver) -> None:
+    chain = identical(7)
+    layers = (*chain.layers[:6], replace(chain.layers[6], recomputable=False))
+    chain = Chain(layers, chain.input_bytes)
+    plan = segments.plan_of(7, ((0, 2),))
+    assert solver(chain, replay(chain, plan).peak_bytes).items == plan
 
 
 def test_the_greedy_walk_ends_a_segment_above_the_threshold() -> None:

@@ -45,7 +45,11 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
         self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         for value in tree_leaves((args, kwargs)):

@@ -1,0 +1,8 @@
+"""``python -m scheduler``: the command line."""
+
+import sys
+
+from scheduler.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The command line: data on standard output, messages on standard error.
+
+Nothing heavy is imported before a command needs it, so that ``--help`` is immediate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from scheduler.errors import InfeasibleBudget, SchedulerError
+
+__all__ = ["main"]
+
+PROGRAM = "checkpoint-scheduler"
+OK, BAD_INPUT, INFEASIBLE, INTERRUPTED, BROKEN_PIPE = 0, 2, 3, 130, 141
+
+_SIZE = "as in 40GB (40·10⁹ bytes), 40GiB (40·2³⁰) or a number of bytes"
+_EXAMPLES = f"""\
+examples:
+  {PROGRAM} compare --example gpt2-small --budget 5GB
+  {PROGRAM} solve costs.json --budget 40GB --reserved 2GB -o plan.json
+  {PROGRAM} frontier costs.json --csv > frontier.csv
+  {PROGRAM} show plan.json --costs costs.json
+
+exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget, 4 reserved
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0 done, 2 bad input, 3 infeasible, 130 interrupted.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; default: those of the process.
+    """
+    _print_anything()
+    try:
+        arguments = _parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
+        status = run(arguments)
+        sys.stdout.flush()
+    except InfeasibleBudget as error:
+        return _fail(str(error), INFEASIBLE)
+    except SchedulerError as error:
+        return _fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+    except MemoryError:
+        return _fail("there is not enough memory; give a smaller --memory-limit", BAD_INPUT)
+    except BrokenPipeError:
+        _silence_output()
+        return BROKEN_PIPE
+    except OSError as error:
+        _silence_output()
+        return _fail(f"cannot write the output: {error.strerror or error}", BAD_INPUT)
+    return status
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{PROGRAM}: error: {message} (see '{self.prog} --help')\n")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        # Reading the version of the installed package takes longer than all of --help.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            text = version(PROGRAM)
+        except PackageNotFoundError:
+            text = "(not installed)"
+        print(f"{PROGRAM} {text}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Which activations of a model to keep and which to recompute, so that a "
+        "training step fits a memory budget and loses the least time: exactly.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    solve = _command(commands, "solve", "the plan that loses the least time within a budget")
+    _add_budget(solve)
+    solve.add_argument("--method", default="optimal", metavar="M", help="default: optimal")
+    _add_limits(solve)
+    solve.add_argument("-o", "--output", metavar="FILE", help="write the plan file here")
+    solve.add_argument("--json", action="store_true", help="print the plan file")
+
+    compare = _command(commands, "compare", "all methods within a budget, one row each")
+    _add_budget(compare)
+    _add_limits(compare)
+    _add_formats(compare)
+
+    frontier = _command(commands, "frontier", "every optimal trade of memory against time")
+    frontier.add_argument(
+        "--points",
+        type=int,
+        metavar="N",
+        help="show at most N, evenly chosen (default: 20, all in JSON and CSV)",
+    )
+    _add_limits(frontier)
+    _add_formats(frontier)
+
+    show = _command(commands, "show", "a cost file as a table, or a plan file", "cost or plan")
+    show.add_argument("--costs", dest="plan_costs", metavar="COSTS", help="replay the plan on them")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    what: str,
+    kind: str = "cost",
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=what, description=f"Print {what}.", allow_abbrev=False)
+    help_text = f"a {kind} file, or - for standard input"
+    parser.add_argument("costs", nargs="?", metavar="COSTS", help=help_text)
+    parser.add_argument("--example", metavar="NAME", help="costs that come with the package")
+    parser.set_defaults(run=lambda arguments: _run(name, arguments))
+    return parser
+
+
+def _run(name: str, arguments: argparse.Namespace) -> int:
+    from scheduler import commands
+
+    run: Callable[[argparse.Namespace], int] = getattr(commands, name)
+    return run(arguments)
+
+
+def _add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--budget", metavar="SIZE", help=f"memory of a training step, {_SIZE}")
+    parser.add_argument(
+        "--reserved",
+        default=0,
+        metavar="SIZE",
+        help="comes off the budget first: weights, optimizer state, margin",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-points",
+        type=int,
+        metavar="N",
+        help="thin sets of more points: faster, with a certified gap",
+    )
+    parser.add_argument(
+        "--memory-limit", metavar="SIZE", help="thin sets that would take more (default: 1GiB)"
+    )
+
+
+def _add_formats(parser: argparse.ArgumentParser) -> None:
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print JSON")
+    formats.add_argument("--csv", action="store_true", help="print comma-separated values")
+
+
+def _say(message: str) -> None:
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+
+
+def _fail(sentence: str, status: int) -> int:
+    _say(f"error: {sentence}")
+    return status
+
+
+def _print_anything() -> None:
+    # A layer's name must not fail to print where the terminal knows only ASCII.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _silence_output() -> None:
+    # Python flushes standard output once more at its end, and would complain again.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

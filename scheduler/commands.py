@@ -1,0 +1,147 @@
+"""What each command does, once its arguments are read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+
+from scheduler import api
+from scheduler.costs import CostGraph
+from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, SchedulerError
+from scheduler.files import read_text
+from scheduler.plan import Plan
+from scheduler.planfile import is_plan, parse_plan
+from scheduler.report.table import spread
+from scheduler.text import format_bytes, format_time
+
+__all__ = ["compare", "frontier", "show", "solve"]
+
+_DATA = "name a cost file, - for standard input, or an example: --example gpt2-small"
+
+
+def solve(arguments: Namespace) -> int:
+    """``solve``: print the plan, and write it where asked."""
+    costs = _read_costs(arguments)
+    plan = api.solve(
+        costs,
+        budget=_budget(arguments),
+        reserved=arguments.reserved,
+        method=arguments.method,
+        max_points=arguments.max_points,
+        memory_limit=arguments.memory_limit,
+    )
+    if arguments.output is not None:
+        plan.save(arguments.output)
+        print(f"checkpoint-scheduler: wrote {arguments.output}", file=sys.stderr)
+    print(plan.to_json() if arguments.json else plan, end="" if arguments.json else "\n")
+    return 0
+
+
+def compare(arguments: Namespace) -> int:
+    """``compare``: one row a method; status 3 when not even the optimum fits."""
+    comparison = api.compare(
+        _read_costs(arguments),
+        budget=_budget(arguments),
+        reserved=arguments.reserved,
+        max_points=arguments.max_points,
+        memory_limit=arguments.memory_limit,
+    )
+    if arguments.json:
+        print(json.dumps(comparison.to_dict(), indent=1))
+    elif arguments.csv:
+        _print_csv(comparison.table())
+    else:
+        print(comparison)
+    if comparison.optimal.fits:
+        return 0
+    sentence = comparison.conclusion().rstrip(".")
+    print(f"checkpoint-scheduler: error: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
+    return 3
+
+
+def frontier(arguments: Namespace) -> int:
+    """``frontier``: every optimal pair of peak and time."""
+    if arguments.points is not None and arguments.points < 1:
+        raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
+    result = api.frontier(
+        _read_costs(arguments),
+        max_points=arguments.max_points,
+        memory_limit=arguments.memory_limit,
+    )
+    points = spread(result.points, arguments.points or len(result))
+    if arguments.json:
+        print(json.dumps(result.to_dict(points), indent=1))
+    elif arguments.csv:
+        rows = [(peak, time, result.overhead(time)) for peak, time in points]
+        _print_csv([("peak_bytes", "time", "overhead"), *rows])
+    else:
+        print(result if arguments.points is None else result.table(arguments.points))
+    return 0
+
+
+def show(arguments: Namespace) -> int:
+    """``show``: a cost file as a table, or a plan, replayed where its costs are given."""
+    if arguments.example is not None or arguments.costs is None:
+        shown: Plan | CostGraph = _read_costs(arguments)
+    else:
+        text, source = _read(arguments.costs, "cost or plan file")
+        kind = Plan if is_plan(parse_plan(text, source)) else CostGraph
+        shown = kind.from_json(text, source)
+    if isinstance(shown, CostGraph):
+        if arguments.plan_costs is not None:
+            raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
+        print(shown)
+        return 0
+    _show_plan(shown, arguments.plan_costs)
+    return 0
+
+
+def _show_plan(plan: Plan, costs: str | None) -> None:
+    print(plan)
+    print()
+    if costs is None:
+        print("Not replayed: --costs COSTS executes it on the costs that it was made for.")
+        return
+    done = plan.replay(CostGraph.from_json(*_read(costs, "cost file")))
+    print(
+        f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
+        f"a step takes {format_time(done.time, plan.time_unit)}."
+    )
+
+
+def _budget(arguments: Namespace) -> str:
+    if arguments.budget is None:
+        raise InvalidBudget("no budget given; add one, as in --budget 40GB or --budget 40GiB")
+    budget: str = arguments.budget
+    return budget
+
+
+def _read_costs(arguments: Namespace) -> CostGraph:
+    if arguments.example is not None:
+        if arguments.costs is not None:
+            raise InvalidCosts(
+                f"both {arguments.costs!r} and --example {arguments.example} are given; name one"
+            )
+        return CostGraph.example(arguments.example)
+    if arguments.costs is None:
+        raise InvalidCosts(f"no costs given; {_DATA}")
+    return CostGraph.from_json(*_read(arguments.costs, "cost file"))
+
+
+def _read(path: str, what: str) -> tuple[str, str]:
+    """The text of a file or of standard input, and what a message calls it."""
+    if path != "-":
+        return read_text(path, what, InvalidCosts), path
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig"), "standard input"
+    except UnicodeDecodeError as error:
+        raise SchedulerError(
+            f"standard input is not UTF-8 text (byte {error.start}); a {what} is JSON text"
+        ) from error
+
+
+def _print_csv(rows: Iterable[Sequence[object]]) -> None:
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)

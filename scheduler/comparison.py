@@ -1,0 +1,185 @@
+"""Every method on one model and one budget, side by side."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from scheduler.report.table import aligned, format_percent
+from scheduler.text import format_both, format_bytes, format_time
+
+__all__ = ["Comparison", "MethodRow"]
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """What one method does on the costs.
+
+    Attributes
+    ----------
+    method
+        Its name.
+    peak_bytes
+        Peak of its plan, without reserved bytes; None where the method does not apply.
+    fits
+        Is the plan within the budget? If not, it is the method's plan of the smallest peak.
+    time
+        Time of one step of the plan, in the comparison's time unit.
+    overhead
+        The same as a share above keeping everything.
+    optimal_time_at_peak, optimal_overhead_at_peak
+        What the optimal plan takes with this very peak as its budget.
+    note
+        A sentence: why the method does not apply, or what limits a figure.
+    """
+
+    method: str
+    peak_bytes: int | None = None
+    fits: bool = False
+    time: float | None = None
+    overhead: float | None = None
+    optimal_time_at_peak: float | None = None
+    optimal_overhead_at_peak: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """One row a method, made by `compare`.
+
+    Attributes
+    ----------
+    rows
+        Baselines first, "optimal" last.
+    name, layers
+        Of the costs: what they are called, and how many layers they have.
+    budget_bytes, reserved_bytes
+        The budget as it was asked for, and what of it is reserved.
+    keep_all_peak_bytes, keep_all_time
+        Of the plan that recomputes nothing.
+    time_unit
+        Unit of every time.
+    set_by
+        What needs the memory of the optimal row: ``the backward of 'head'``.
+    """
+
+    rows: tuple[MethodRow, ...]
+    name: str
+    layers: int
+    budget_bytes: int
+    reserved_bytes: int
+    keep_all_peak_bytes: int
+    keep_all_time: float
+    time_unit: str
+    set_by: str
+
+    @property
+    def optimal(self) -> MethodRow:
+        """The row of the optimal plan."""
+        return self.rows[-1]
+
+    @property
+    def best_baseline(self) -> MethodRow | None:
+        """The fastest row that fits, the optimum aside; None when no other fits."""
+        fitting = [row for row in self.rows[:-1] if row.fits and row.time is not None]
+        return min(fitting, key=lambda row: row.time or 0.0, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
+        record = asdict(self)
+        record["rows"] = [_finite(asdict(row)) for row in self.rows]
+        return record
+
+    def table(self) -> list[list[object]]:
+        """The rows as plain values under a header of their field names."""
+        names = [field.name for field in fields(MethodRow)]
+        return [list(names), *([getattr(row, name) for name in names] for row in self.rows)]
+
+    def __repr__(self) -> str:
+        fit = sum(row.fits for row in self.rows)
+        return f"<Comparison: {fit} of {len(self.rows)} methods fit {self._budget()}>"
+
+    def __str__(self) -> str:
+        header = ("method", "peak", "fits", "time", "overhead", "optimum at that peak")
+        lines = [*self._title(), "", *aligned([header, *(self._cells(row) for row in self.rows)])]
+        notes = ["Last column: the overhead of the optimal plan within the peak of that row."]
+        if any(not row.fits and row.peak_bytes is not None for row in self.rows):
+            notes.append("A method that does not fit shows its plan of the smallest peak.")
+        notes += [f"{row.method}: {row.note}" for row in self.rows if row.note]
+        return "\n".join([*lines, "", *map(_wrapped, notes), "", _wrapped(self.conclusion())])
+
+    def conclusion(self) -> str:
+        """What the optimum saves, in a sentence."""
+        best, baseline = self.optimal, self.best_baseline
+        assert best.time is not None  # the method applies to every chain
+        assert best.overhead is not None
+        assert best.peak_bytes is not None
+        if not best.fits:
+            smallest = format_bytes(best.peak_bytes + self.reserved_bytes)
+            return (
+                f"No plan fits: the smallest feasible budget is {smallest}, set by {self.set_by}."
+            )
+        if best.overhead == 0:
+            return "Nothing needs to be recomputed within this budget."
+        lost = f"The optimum loses {format_percent(best.overhead)} to recomputation"
+        if baseline is None:
+            return f"{lost}; no other method has a plan within this budget."
+        assert baseline.time is not None
+        assert baseline.overhead is not None
+        if baseline.time <= best.time:
+            return f"{lost}, and {baseline.method} reaches it within this budget."
+        saved = baseline.time - best.time
+        extra = baseline.time - self.keep_all_time
+        part = f", {format_percent(saved / extra)} of what that one loses" if extra > 0 else ""
+        return (
+            f"{lost}, the best baseline that fits, {baseline.method}, "
+            f"{format_percent(baseline.overhead)}: it saves {self._time(saved)} a step{part}."
+        )
+
+    def _title(self) -> list[str]:
+        layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
+        keep_all = (
+            f"keep-all peak {format_bytes(self.keep_all_peak_bytes)}, "
+            f"{self._time(self.keep_all_time)} a step"
+        )
+        return textwrap.wrap(
+            f"{self.name or 'costs'}: {layers}, {keep_all}; budget {self._budget()}", _WIDTH
+        )
+
+    def _budget(self) -> str:
+        reserved = (
+            f", {format_both(self.reserved_bytes)} of it reserved" if self.reserved_bytes else ""
+        )
+        return f"{format_both(self.budget_bytes)}{reserved}"
+
+    def _cells(self, row: MethodRow) -> tuple[str, ...]:
+        if row.peak_bytes is None or row.time is None or row.overhead is None:
+            return (row.method, "–", "–", "–", "–", "–")
+        at_peak = row.optimal_overhead_at_peak
+        return (
+            row.method,
+            format_bytes(row.peak_bytes),
+            "yes" if row.fits else "no",
+            self._time(row.time),
+            format_percent(row.overhead),
+            "–" if at_peak is None else format_percent(at_peak),
+        )
+
+    def _time(self, time: float) -> str:
+        return format_time(time, self.time_unit)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no infinity, which an overhead over no time at all is.
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }

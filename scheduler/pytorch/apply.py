@@ -1,0 +1,294 @@
+"""Make a model train as a plan says, by replacing the forward of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from scheduler.errors import InvalidPlan, UnsupportedModel
+from scheduler.plan import Plan
+from scheduler.pytorch.blocks import (
+    Call,
+    Replaced,
+    check_unwrapped,
+    same_leaves,
+    split_output,
+    switch_off_cache,
+)
+from scheduler.text import ordinal
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
+
+
+def apply(plan: Plan, model: nn.Module) -> Handle:
+    """Checkpoint a model's blocks as `plan` says.
+
+    Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
+    nests), from the replaced forward of its first block; the segment's other blocks then pass on
+    what they are given. Parameter names, hooks and the state dict stay as they were. Without
+    gradients everything runs as before. A generation cache is switched off.
+
+    Parameters
+    ----------
+    plan
+        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
+    model
+        The model that was profiled, or one with the same blocks.
+
+    Returns
+    -------
+    Handle
+        ``handle.remove()`` undoes everything; also a context manager.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan's layers are not the model's blocks, or it uses options.
+    UnsupportedModel
+        The model checkpoints already.
+    """
+    names = _block_names(plan, model)
+    check_unwrapped(model, [name for name in names if name])
+    for item in _all_items(plan.items):
+        if isinstance(item, Keep) and item.option is not None:
+            raise InvalidPlan(
+                f"the plan keeps {plan.layers[item.layer]!r} with option {item.option!r}; options "
+                "cannot be applied to a model yet: solve costs without them"
+            )
+    handle = Handle(plan)
+    for item in plan.items:
+        if isinstance(item, Checkpoint):
+            members = range(item.first, item.last + 1)
+            blocks = [_Block(model.get_submodule(names[i]), names[i]) for i in members]
+            segment = _Segment(item, blocks)
+            for block in blocks:
+                block.segment = segment
+                block.put()
+            handle.blocks.extend(blocks)
+    handle.configs = switch_off_cache(model)
+    return handle
+
+
+@dataclass
+class Handle:
+    """An applied plan.
+
+    Attributes
+    ----------
+    plan
+        What was applied.
+    """
+
+    plan: Plan
+    blocks: list[_Block] = field(default_factory=list, repr=False)
+    configs: list[Any] = field(default_factory=list, repr=False)
+
+    def remove(self) -> None:
+        """Put every forward, and the cache setting, back; harmless when done twice."""
+        for block in self.blocks:
+            block.take_away()
+        self.blocks.clear()
+        for config in self.configs:
+            config.use_cache = True
+        self.configs.clear()
+
+    def report(self) -> list[tuple[str, str]]:
+        """Name each layer and say what happens to it: kept, or checkpointed with which others."""
+        lines = []
+        for item in self.plan.items:
+            for i in range(first_of(item), last_of(item) + 1):
+                lines.append((self.plan.layers[i], _describe(item, self.plan.layers)))
+        return lines
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def _describe(item: Item, layers: Sequence[str]) -> str:
+    if isinstance(item, Keep):
+        return "keep"
+    if item.first == item.last:
+        return "checkpoint"
+    return f"checkpoint {layers[item.first]} to {layers[item.last]}"
+
+
+def _all_items(items: Sequence[Item]) -> Iterator[Item]:
+    todo = list(items)
+    while todo:
+        item = todo.pop()
+        yield item
+        if isinstance(item, Checkpoint):
+            todo.extend(item.body)
+
+
+def _block_names(plan: Plan, model: nn.Module) -> list[str]:
+    """Module names of the plan's layers, "" for the ends that no module stands for.
+
+    Raises
+    ------
+    InvalidPlan
+        Names the first layer that is no block of the model, or the first block left out.
+    """
+    modules = dict(model.named_modules())
+    kind, count = type(model).__name__, len(plan.layers)
+    checkpointed = {
+        i
+        for item in plan.items
+        if isinstance(item, Checkpoint)
+        for i in range(item.first, item.last + 1)
+    }
+    names = [name if name in modules else "" for name in plan.layers]
+    for i, name in enumerate(names):
+        if not name and (i in checkpointed or 0 < i < count - 1):
+            raise InvalidPlan(
+                f"the plan's layer {plan.layers[i]!r} ({ordinal(i + 1)} of {count}) is not a "
+                f"module of this {kind}; the plan was made for another model"
+            )
+    blocks = [name for name in names if name]
+    if not blocks:
+        raise InvalidPlan(
+            f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
+        )
+    parents = {name.rpartition(".")[0] for name in blocks}
+    if len(parents) == 1 and isinstance(
+        stack := modules[parents.pop()], (nn.ModuleList, nn.Sequential)
+    ):
+        prefix = blocks[0].rpartition(".")[0]
+        children = [f"{prefix}.{n}" if prefix else n for n, _ in stack.named_children()]
+        covered = set(blocks)
+        for child in children:
+            if child not in covered:
+                raise InvalidPlan(
+                    f"the model has a block {child!r} that the plan does not; "
+                    "the plan was made for another model"
+                )
+    return names
+
+
+class _Block(Replaced):
+    """The replaced forward of one block."""
+
+    segment: _Segment
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._own = module.__dict__.get("forward")
+        self.original = module.forward
+
+    def put(self) -> None:
+        """Take the place of the module's forward."""
+        self.module.forward = self
+
+    def take_away(self) -> None:
+        """Put the module's own forward back."""
+        if self.module.__dict__.get("forward") is not self:
+            return
+        if self._own is None:
+            del self.module.forward
+        else:
+            self.module.forward = self._own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the whole segment from its first block; pass on at the others."""
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        call = Call.of(self.name, args, kwargs)
+        if self is self.segment.blocks[0]:
+            return self.segment.run(call)
+        return self.segment.pass_on(self, call)
+
+
+class _Segment:
+    """A checkpointed run of blocks."""
+
+    def __init__(self, item: Checkpoint, blocks: list[_Block]) -> None:
+        self.item = item
+        self.blocks = blocks
+        # What the other blocks must be given, and how each packs it into its own output.
+        self._result: torch.Tensor | None = None
+        self._others: list[Any] = []
+        self._rebuild: dict[int, Callable[[torch.Tensor], Any]] = {}
+        self._norms = [
+            module
+            for block in blocks
+            for module in block.module.modules()
+            if isinstance(module, _BatchNorm)
+        ]
+
+    def run(self, call: Call) -> Any:
+        """Run all blocks as the plan nests them; the others then pass the result on."""
+        result = self._checkpoint(self.item, call.activation, call.without_activation())
+        if len(self.blocks) > 1:
+            self._result, self._others = result, call.others
+        return self._rebuild[self.item.first](result)
+
+    def pass_on(self, block: _Block, call: Call) -> Any:
+        """Return what the block was given, which is the segment's result already."""
+        result, first = self._result, self.blocks[0].name
+        if call.activation is not result:
+            raise UnsupportedModel(
+                f"block {block.name!r} does not receive what block {first!r} returned, though both "
+                "are in one segment of the plan: the model runs code of its own between them"
+            )
+        if not same_leaves(call.others, self._others):
+            raise UnsupportedModel(
+                f"block {block.name!r} is called with other arguments than block {first!r}, with "
+                "which it shares a segment of the plan; solve with method='every-layer', or "
+                "profile only blocks that are called alike"
+            )
+        if block is self.blocks[-1]:
+            self._result, self._others = None, []
+        return self._rebuild[self.item.first + self.blocks.index(block)](result)
+
+    def _checkpoint(self, item: Checkpoint, activation: torch.Tensor, call: Call) -> torch.Tensor:
+        def body(activation: torch.Tensor) -> torch.Tensor:
+            for inner in item.body:
+                activation = self._run_item(inner, activation, call)
+            return activation
+
+        result: torch.Tensor = checkpoint(
+            body,
+            activation,
+            use_reentrant=False,
+            preserve_rng_state=True,
+            context_fn=lambda: (nullcontext(), _frozen_statistics(self._norms)),
+        )
+        return result
+
+    def _run_item(self, item: Item, activation: torch.Tensor, call: Call) -> torch.Tensor:
+        if isinstance(item, Checkpoint):
+            return self._checkpoint(item, activation, call)
+        block = self.blocks[item.layer - self.item.first]
+        result, rebuild = split_output(block.name, call.run(block.original, activation))
+        self._rebuild[item.layer] = rebuild
+        return result
+
+
+@contextmanager
+def _frozen_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Let a batch norm's running statistics count each batch once, not once a recomputation."""
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    try:
+        for norm in norms:
+            # Not track_running_stats=False: autograd would save fewer tensors than before.
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        yield
+    finally:
+        for norm, momentum, count in before:
+            norm.momentum, norm.num_batches_tracked = momentum, count

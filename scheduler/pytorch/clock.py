@@ -1,0 +1,124 @@
+"""Time what runs: by the clock on real tensors, by a roofline on fake ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A machine that takes the longer of arithmetic and memory traffic for each operation.
+
+    The default is an A100-class GPU at about half its peak: 312 TFLOP/s in bf16 and 2.0 TB/s
+    (NVIDIA A100 datasheet). Only ratios between layers matter to a plan.
+
+    Attributes
+    ----------
+    flops_per_second, bytes_per_second
+        What it sustains.
+    """
+
+    flops_per_second: float = 156e12
+    bytes_per_second: float = 1.5e12
+
+
+class Clock:
+    """Marks in time on real tensors; `between` two marks is in milliseconds."""
+
+    repeats = 3
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+
+    def mark(self) -> Any:
+        """Return a point in time on the device."""
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Milliseconds from one mark to another."""
+        if not self._cuda:
+            return float(end - start) * 1e3
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run inside it what is to be timed."""
+        yield
+
+
+class RooflineClock(Clock):
+    """A clock for fake tensors: it advances by each operation's roofline time."""
+
+    repeats = 1
+
+    def __init__(self, roofline: Roofline) -> None:
+        self._mode = _RooflineMode(roofline)
+
+    def mark(self) -> Any:
+        """Return the seconds so far."""
+        return self._mode.seconds
+
+    def between(self, start: Any, end: Any) -> float:
+        """Milliseconds from one mark to another."""
+        return float(end - start) * 1e3
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run inside it what is to be timed."""
+        with self._mode:
+            yield
+
+
+class _RooflineMode(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self, roofline: Roofline) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._roofline = roofline
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not getattr(func, "is_view", False):
+            moved = sum(
+                leaf.numel() * leaf.element_size()
+                for leaf in tree_leaves((args, kwargs, result))
+                if isinstance(leaf, torch.Tensor)
+            )
+            self.seconds += max(
+                _flops(func, args, kwargs, result) / self._roofline.flops_per_second,
+                moved / self._roofline.bytes_per_second,
+            )
+        return result
+
+
+def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
+    packet = getattr(func, "_overloadpacket", None)
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=result))
+    name = getattr(packet, "__name__", "")
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        return float(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
+    if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
+        # Five products where the forward has two: the scores are made again.
+        return 2.5 * float(sdpa_flop_count(*(tensor.shape for tensor in args[1:4])))
+    return 0.0

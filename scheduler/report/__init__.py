@@ -1,0 +1,1 @@
+"""How results read: tables and texts."""
