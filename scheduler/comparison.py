@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from scheduler.plan import excess
 from scheduler.report.table import aligned, format_percent
 from scheduler.text import format_both, format_bytes, format_time
 
@@ -82,12 +83,6 @@ class Comparison:
         """The row of the optimal plan."""
         return self.rows[-1]
 
-    @property
-    def best_baseline(self) -> MethodRow | None:
-        """The fastest row that fits, the optimum aside; None when no other fits."""
-        fitting = [row for row in self.rows[:-1] if row.fits and row.time is not None]
-        return min(fitting, key=lambda row: row.time or 0.0, default=None)
-
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values."""
         record = asdict(self)
@@ -114,7 +109,7 @@ class Comparison:
 
     def conclusion(self) -> str:
         """What the optimum saves, in a sentence."""
-        best, baseline = self.optimal, self.best_baseline
+        best = self.optimal
         assert best.time is not None  # the method applies to every chain
         assert best.overhead is not None
         assert best.peak_bytes is not None
@@ -126,29 +121,34 @@ class Comparison:
         if best.overhead == 0:
             return "Nothing needs to be recomputed within this budget."
         lost = f"The optimum loses {format_percent(best.overhead)} to recomputation"
-        if baseline is None:
+        times = {
+            row.method: row.time for row in self.rows[:-1] if row.fits and row.time is not None
+        }
+        if not times:
             return f"{lost}; no other method has a plan within this budget."
-        assert baseline.time is not None
-        assert baseline.overhead is not None
-        if baseline.time <= best.time:
-            return f"{lost}, and {baseline.method} reaches it within this budget."
-        saved = baseline.time - best.time
-        extra = baseline.time - self.keep_all_time
-        part = f", {format_percent(saved / extra)} of what that one loses" if extra > 0 else ""
+        reaching = [method for method, time in times.items() if time <= best.time]
+        if reaching:
+            lost = f"{lost}; {' and '.join(reaching)} reach{'es' * (len(reaching) == 1)} it too"
+        slower = {method: time for method, time in times.items() if time > best.time}
+        if not slower:
+            return f"{lost}."
+        nearest = min(slower, key=slower.__getitem__)
+        which = "next best" if reaching else "best"
         return (
-            f"{lost}, the best baseline that fits, {baseline.method}, "
-            f"{format_percent(baseline.overhead)}: it saves {self._time(saved)} a step{part}."
+            f"{lost}; over the {which} baseline that fits, {nearest} "
+            f"({format_percent(excess(slower[nearest], self.keep_all_time))}), "
+            f"it saves {self._time(slower[nearest] - best.time)} a step."
         )
 
     def _title(self) -> list[str]:
         layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
-        keep_all = (
-            f"keep-all peak {format_bytes(self.keep_all_peak_bytes)}, "
-            f"{self._time(self.keep_all_time)} a step"
+        model = (
+            f"{self.name or 'costs'}: {layers}, keep-all peak "
+            f"{format_bytes(self.keep_all_peak_bytes)}, {self._time(self.keep_all_time)} a step"
         )
-        return textwrap.wrap(
-            f"{self.name or 'costs'}: {layers}, {keep_all}; budget {self._budget()}", _WIDTH
-        )
+        budget = f"budget {self._budget()}"
+        line = f"{model}; {budget}"
+        return [line] if len(line) <= _WIDTH else [f"{model};", budget]
 
     def _budget(self) -> str:
         reserved = (

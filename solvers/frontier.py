@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 MEMORY_LIMIT = 2**30
 """Bytes that the sets may take before they are thinned (twice as much while they grow)."""
 
+FIT = -1
+"""Thin as much as it takes to stay within the memory limit (to the kernel: any negative)."""
+
 LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""
 
@@ -78,10 +81,8 @@ class Frontier:
     ) -> None:
         self.chain = chain
         self._tables = _Tables(chain, nested, memory_limit)
-        sets = self._tables.build(most=max_points or 0)
-        if sets is None:
-            sets = self._tables.build(most=self._tables.points_that_fit)
-        assert sets is not None
+        sets = self._tables.build(most=max_points or 0) or self._tables.build(most=FIT)
+        assert sets is not None  # what is made to fit does
         self._sets = sets
         self.points = self._tables.points(sets)
         self.exact = not self._tables.thinned
@@ -155,7 +156,7 @@ def solve(
     while True:
         sets = tables.build(budget, excess, most)
         if sets is None:
-            most = tables.points_that_fit
+            most = FIT
         elif points := tables.points(sets):
             break
         else:
@@ -204,16 +205,6 @@ class _Tables:
         self.pool = max(memory_limit // _POINT_BYTES, 1)
         self.most = 0
         self.thinned = False
-
-    @property
-    def points_that_fit(self) -> int:
-        """A number of points a set that keeps all sets within the pool."""
-        import numpy as np
-
-        length = len(self.chain)
-        starts = np.arange(length)
-        spans = int((self.same == starts).sum())  # entries beyond the chain's end are -1
-        return max(self.pool // (8 * spans) - 2, LEAST_POINTS)
 
     def build(
         self, budget: int = LIMIT, excess: int = LIMIT, most: int = 0, *, down: bool = False

@@ -3,18 +3,20 @@
 A set is a step function from peak bytes to the least time: an array of shape (2, n), peaks in row 0
 strictly ascending, times in row 1 strictly descending. All sets live in one pool; H and R of a span
 are an offset and a length in it. See `solvers.frontier` for the recurrence.
+
+All of it is in one file because numba's cache watches no other file than a function's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-INFINITE = np.int64(2**62)
+INFINITE = 2**62
 """Above every peak and every time; see `solvers.problem.LIMIT`."""
 
 Ints = NDArray[np.int64]
@@ -22,10 +24,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _compiled(function: _F) -> _F:
+    compiled: Any
     try:
-        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        compiled = numba.njit(cache=True)(function)
     except RuntimeError:  # nowhere to put a cache: compile in every process
-        return numba.njit(function)  # type: ignore[no-any-return]
+        compiled = numba.njit(function)
+    return cast(_F, compiled)
 
 
 # Rows of a chain's costs, shape (ROWS, L); names as in `problem.Layer`. Few and plain arrays: numba
@@ -349,6 +353,17 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints
 
 
 @_compiled
+def _count_sets(a: Ints, same: Ints) -> int:
+    """How many sets will be stored."""
+    count = 0
+    for n in range(same.shape[0]):
+        for s in range(same.shape[1]):
+            if same[n, s] == s:
+                count += 1 if a[INPUT_SAVED, s] else 2
+    return count
+
+
+@_compiled
 def build(
     a: Ints,
     ways: Ints,
@@ -376,10 +391,11 @@ def build(
         Points that no plan within this much of keep-all's time can use are not made.
     most
         A set larger than this is thinned; 0: never. 1: only smallest peaks are wanted.
+        Negative: each set may have its share of what is left of the limit.
     down
         Thin towards a lower bound instead of towards valid plans.
     limit
-        Give up before more points than this are stored.
+        Give up before more points than this are stored, unless they are made to fit.
 
     Returns
     -------
@@ -389,7 +405,7 @@ def build(
     length = a.shape[1]
     table = np.zeros((4, length, length), np.int64)
     pool = np.empty((2, 1 << 12), np.int64)
-    used, thinned = 0, False
+    used, thinned, left = 0, False, _count_sets(a, same)
     forward, backward, gradient = _prefix(a[FORWARD]), _prefix(a[BACKWARD]), _prefix(a[GRADIENT])
     best, spare, extra = _room(np.empty((4, 0), np.int64), 0, 1 << 11)
     for span in range(1, length + 1):
@@ -408,11 +424,12 @@ def build(
             gradients = gradient[t + 1] - gradient[s]
             free = nested or t == length - 1
             last_way = a[LAST_WAY, s] if free else a[FIRST_WAY, s]
+            # Points that keeping s can have; the scratch holds as many again for what is improved.
+            kept_most = last_way - a[FIRST_WAY, s] + 1
             if s < t:
-                following, _ = _next(a, table, pool, s, t)
-                need = (last_way - a[FIRST_WAY, s] + 3) * following.shape[1]
-                if need > best.shape[1]:
-                    best, spare, extra = _room(best, 0, need)
+                kept_most *= _next(a, table, pool, s, t)[0].shape[1]
+            if kept_most > best.shape[1]:
+                best, spare, extra = _room(best, 0, kept_most)
             n = _keep(
                 a,
                 ways,
@@ -445,16 +462,18 @@ def build(
                     spare,
                     extra,
                 )
-            if used + 4 * n > limit:
+            room = max((limit - used) // left, 16) if most < 0 else most
+            left -= 1 if a[INPUT_SAVED, s] else 2
+            if most >= 0 and used + 2 * n + 4 > limit:
                 return False, thinned, table, pool
-            pool, count = _stored(pool, used, best[:, :n], most, down)
+            pool, count = _stored(pool, used, best[:, :n], room, down)
             thinned |= count < n
             table[H_START, s, t], table[H_COUNT, s, t] = used, count
             used += count
             if s and not a[INPUT_SAVED, s]:
                 # H with the input counted, or the layer kept and the input let go.
-                if 3 * n > best.shape[1]:
-                    best, spare, extra = _room(best, n, 3 * n)
+                if n + kept_most > best.shape[1]:
+                    best, spare, extra = _room(best, n, n + kept_most)
                 extra[:2, :n] = best[:2, :n]
                 hold = a[INPUT, s]
                 extra[0, :n] += hold
@@ -474,7 +493,7 @@ def build(
                     spare,
                 )
                 n = _envelope(extra[:, :n], best[:, :kept], spare)
-                pool, count = _stored(pool, used, spare[:, :n], most, down)
+                pool, count = _stored(pool, used, spare[:, :n], room, down)
                 thinned |= count < n
                 table[R_START, s, t], table[R_COUNT, s, t] = used, count
                 used += count

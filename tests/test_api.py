@@ -39,11 +39,18 @@ from solvers.solution import Infeasible, Solution, Unsuitable, keep_all_time
 from tests.strategies import chains
 
 GPT2 = CostGraph.example("gpt2-small")
-RECORD = {"forward_time": 1, "backward_time": 2, "output_bytes": 100, "saved_bytes": 1000}
+RECORD: dict[str, Any] = {
+    "forward_time": 1,
+    "backward_time": 2,
+    "output_bytes": 100,
+    "saved_bytes": 1000,
+}
 TWELVE = [RECORD] * 12
 
 
-def sentence(error: type[SchedulerError], call: Callable[..., object], *args: Any, **kw: Any) -> str:
+def sentence(
+    error: type[SchedulerError], call: Callable[..., object], *args: Any, **kw: Any
+) -> str:
     with pytest.raises(error) as caught:
         call(*args, **kw)
     message = str(caught.value)
@@ -52,6 +59,15 @@ def sentence(error: type[SchedulerError], call: Callable[..., object], *args: An
 
 
 # --- every method -------------------------------------------------------------------------------
+
+
+def outcome(
+    method: registry.Method, chain: Chain, budget: int
+) -> Solution | Infeasible | Unsuitable:
+    try:
+        return method.solve(chain, budget)
+    except (Infeasible, Unsuitable) as error:
+        return error
 
 
 @settings(
@@ -64,7 +80,7 @@ def sentence(error: type[SchedulerError], call: Callable[..., object], *args: An
         HealthCheck.large_base_example,
     ],
 )
-@given(chains(max_layers=5, max_plans=400), st.data())
+@given(chains(max_layers=4, max_plans=1500), st.data())
 def test_no_plan_exceeds_its_budget(chain: Chain, data: st.DataObject) -> None:
     total = chain.input_bytes + sum(
         3 * la.output_bytes + la.saved_bytes + la.gradient_bytes + la.backward_transient_bytes
@@ -73,14 +89,12 @@ def test_no_plan_exceeds_its_budget(chain: Chain, data: st.DataObject) -> None:
     budget = data.draw(st.integers(1, max(total, 1)))
     times = {}
     for method in registry.METHODS.values():
-        try:
-            solution = method.solve(chain, budget)
-        except Unsuitable:
+        solution = outcome(method, chain, budget)
+        if isinstance(solution, Unsuitable):
             assert method.name == "binomial"
             continue
-        except Infeasible as error:
-            assert error.peak_bytes > budget
-            assert replay(chain, error.items).peak_bytes == error.peak_bytes
+        if isinstance(solution, Infeasible):
+            assert replay(chain, solution.items).peak_bytes == solution.peak_bytes > budget
             continue
         done = replay(chain, solution.items)
         assert done.peak_bytes == solution.peak_bytes <= budget
@@ -227,7 +241,8 @@ def test_limits() -> None:
     thinned = solve(costs, budget=budget, max_points=16)
     exact = whole.plan(budget)
     assert thinned.lower_bound_time <= exact.time <= thinned.time
-    assert thinned.gap < 0.05
+    assert 0 < thinned.gap < 0.5
+    assert solve(costs, budget=budget, max_points=500).gap < 0.01
     assert solve(costs, budget=budget, memory_limit="2GiB") == exact
     few = frontier(costs, max_points=16)
     assert not few.exact
@@ -391,9 +406,6 @@ def test_compare() -> None:
                 *(plan.peak_bytes, plan.time, plan.overhead),
             )
     assert not rows["keep-all"].fits
-    best = comparison.best_baseline
-    assert best is not None
-    assert best.time == min(r.time for r in comparison.rows[:-1] if r.fits and r.time is not None)
 
 
 def test_compare_counts_what_is_reserved() -> None:
@@ -421,8 +433,7 @@ def test_compare_with_thinned_sets_says_so() -> None:
 def test_compare_prints() -> None:
     lines = str(compare(GPT2, 5)).splitlines()
     assert lines[0] == (
-        "gpt2-small: 16 layers, keep-all peak 7.788 GiB, 79.03 s a step; "
-        "budget 5.00 GB (4.66 GiB)"
+        "gpt2-small: 16 layers, keep-all peak 7.788 GiB, 79.03 s a step; budget 5.00 GB (4.66 GiB)"
     )
     assert all(len(line) <= 100 for line in lines)
     assert lines[2].split() == [
@@ -430,28 +441,45 @@ def test_compare_prints() -> None:
     ]
     assert lines[3].split() == ["keep-all", "7.788", "GiB", "no", "79.03", "s", "0.00%", "0.00%"]
     assert lines[10].split() == ["binomial", "–", "–", "–", "–", "–"]
-    assert lines[-1] == (
-        "The optimum loses 16.54% to recomputation, and single-level reaches it within this budget."
-    )
-    assert repr(compare(GPT2, 5)) == (
-        "<Comparison: 7 of 9 methods fit 5.00 GB (4.66 GiB)>"
-    )
+    assert lines[-1] == ("that fits, uniform (16.65%), it saves 92.24 ms a step.")
+    assert repr(compare(GPT2, 5)) == ("<Comparison: 7 of 9 methods fit 5.00 GB (4.66 GiB)>")
 
 
-def test_the_conclusion() -> None:
-    uniform = CostGraph.example("uniform-50")
-    assert compare(uniform, budget="12MiB").conclusion().endswith(
-        "; no other method has a plan within this budget."
-    )
-    assert compare(uniform, 1).conclusion() == (
-        "Nothing needs to be recomputed within this budget."
-    )
-    assert compare(uniform, budget=100).conclusion().startswith(
-        "No plan fits: the smallest feasible budget is 7.000 MiB, set by the backward of "
-    )
-    saves = compare(uniform, budget="30MiB").conclusion()
-    assert saves.startswith("The optimum loses 28.67% to recomputation, the best baseline that ")
-    assert "it saves " in saves
+@pytest.mark.parametrize(
+    ("costs", "budget", "conclusion"),
+    [
+        ("uniform-50", "1GB", "Nothing needs to be recomputed within this budget."),
+        (
+            "uniform-50",
+            "12MiB",
+            "The optimum loses 68.67% to recomputation; no other method has a plan within this "
+            "budget.",
+        ),
+        (
+            "uniform-50",
+            "22MiB",
+            "The optimum loses 32.00% to recomputation; single-level reaches it too.",
+        ),
+        (
+            "uniform-50",
+            100,
+            "No plan fits: the smallest feasible budget is 7.000 MiB, set by the backward of "
+            "'s49'.",
+        ),
+        (
+            "rand_20",
+            413333504,
+            "The optimum loses 15.45% to recomputation; over the best baseline that fits, "
+            "single-level (16.46%), it saves 4.524 ms a step.",
+        ),
+    ],
+)
+def test_the_conclusion(costs: str, budget: object, conclusion: str) -> None:
+    if costs in CostGraph.example_names():
+        graph = CostGraph.example(costs)
+    else:
+        graph = CostGraph.load(Path(__file__).parent / "data" / "chains" / f"{costs}.json")
+    assert compare(graph, budget=budget).conclusion() == conclusion
 
 
 def test_a_comparison_as_json_has_no_infinity() -> None:

@@ -408,6 +408,20 @@ def test_binomial_takes_the_fastest_that_fits(
         assert caught.value.peak_bytes == least
 
 
+def test_binomial_does_not_take_the_peak_to_grow_with_the_snapshots() -> None:
+    none = dict.fromkeys(
+        ("output_bytes", "saved_bytes", "forward_transient_bytes", "backward_transient_bytes"), 0
+    )
+    layers = identical(3, drop_transient_bytes=3, backward_overlap_bytes=0, **none).layers
+    chain = Chain(tuple(replace(layer, gradient_bytes=1) for layer in layers))
+    peaks = [replay(chain, binomial.plan(3, c)).peak_bytes for c in (1, 2)]
+    assert peaks == [4, 3]
+    assert binomial.solve(chain, 3).items == binomial.plan(3, 2)
+    with pytest.raises(Infeasible) as caught:
+        binomial.solve(chain, 2)
+    assert caught.value.peak_bytes == 3
+
+
 def test_binomial_plans_may_nest_as_deep_as_a_long_chain() -> None:
     items = binomial.plan(2000, 1)
     assert depth(items) == 1999

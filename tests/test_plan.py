@@ -28,9 +28,7 @@ PLAN = solve(GPT2, 5)
 def uniform(length: int) -> CostGraph:
     return CostGraph(
         tuple(
-            LayerCost(
-                f"h.{i}", forward_time=1, backward_time=2, output_bytes=100, saved_bytes=1000
-            )
+            LayerCost(f"h.{i}", forward_time=1, backward_time=2, output_bytes=100, saved_bytes=1000)
             for i in range(length)
         ),
         input_bytes=100,

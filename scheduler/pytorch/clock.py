@@ -83,7 +83,7 @@ class RooflineClock(Clock):
             yield
 
 
-class _RooflineMode(TorchDispatchMode):  # type: ignore[misc]
+class _RooflineMode(TorchDispatchMode):
     def __init__(self, roofline: Roofline) -> None:
         super().__init__()
         self.seconds = 0.0

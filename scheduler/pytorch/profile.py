@@ -122,7 +122,7 @@ def _see_blocks(found: list[Block], needs_grad: bool, clock: Clock) -> list[Peak
 
             def forward(x: torch.Tensor, block: Block = block, call: Any = call) -> torch.Tensor:
                 output = call.run(block.module.forward, x)
-                return output if isinstance(output, torch.Tensor) else output[0]  # type: ignore[no-any-return]
+                return output if isinstance(output, torch.Tensor) else output[0]
 
             try:
                 seen[key] = see_layer(forward, call.activation, needs_grad, clock, parameters)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 
-class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
+class MemoryTracker(TorchDispatchMode):
     """A dispatch mode that knows the live bytes, in total and by the tag they were made under.
 
     Parameters
