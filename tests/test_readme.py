@@ -1,0 +1,45 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scheduler import cli
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_torch_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (example,) = [block for block in blocks if "import torch" in block]
+    scope: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    printed = capsys.readouterr().out
+    assert "status  optimal" in printed
+    assert "Measurement(peak_bytes=" in printed
+    assert scope["plan"].peak_bytes <= scope["keep_all"] // 2  # type: ignore[attr-defined,operator]
+
+
+def test_the_table_shown_is_the_one_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = re.search(r"<!-- output of: (.*?) -->\n```\n(.*?)```", README, flags=re.DOTALL)
+    assert shown is not None
+    assert cli.main(shown.group(1).split()) == 0
+    assert capsys.readouterr().out == shown.group(2)
+
+
+def test_the_cost_file_shown_is_valid() -> None:
+    from scheduler import CostGraph
+
+    (text,) = re.findall(r"```json\n(.*?)```", README, flags=re.DOTALL)
+    assert CostGraph.from_json(text).layers[0].name == "h.0"
+
+
+def test_every_method_in_the_table_exists() -> None:
+    from solvers import registry
+
+    rows = re.findall(r"^\| (`.*?`) \|", README, flags=re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert names == set(registry.METHODS)
