@@ -464,7 +464,7 @@ def build(
                 )
             room = max((limit - used) // left, 16) if most < 0 else most
             left -= 1 if a[INPUT_SAVED, s] else 2
-            if most >= 0 and used + 2 * n + 4 > limit:
+            if most >= 0 and most != 1 and used + 2 * n + 4 > limit:
                 return False, thinned, table, pool
             pool, count = _stored(pool, used, best[:, :n], room, down)
             thinned |= count < n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -211,10 +211,10 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
     )
 
 
-def bytes_of(layers: CostGraph) -> list[tuple[Any, ...]]:
-    """Every field of every layer that is not a time."""
-    times = ("forward_time", "backward_time", "recompute_time")
-    return [
-        (layers.input_bytes, *((k, v) for k, v in vars(layer).items() if k not in times))
+def bytes_of(layers: CostGraph) -> list[dict[str, Any]]:
+    """Every field of the graph and its layers that is not a time."""
+    records = [
+        {key: value for key, value in asdict(layer).items() if not key.endswith("_time")}
         for layer in layers.layers
     ]
+    return [{"input_bytes": layers.input_bytes}, *records]
