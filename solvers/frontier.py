@@ -240,7 +240,9 @@ class _Tables:
         limit = within[-1] - self.chain.input_bytes  # not the budget: the least peak of that time
         levels: list[list[Item]] = [[]]
         opened: list[tuple[int, int]] = []
-        for kind, first, second in kernel.read_back(self.costs, self.ways, *sets, limit).tolist():
+        for kind, first, second, _ in kernel.read_back(
+            self.costs, self.ways, *sets, limit
+        ).tolist():
             if kind == kernel.KEEP:
                 options = self.chain.layers[first].options
                 levels[-1].append(Keep(first, options[second - 1].name if second else None))

@@ -239,11 +239,19 @@ def _prefix(values: Ints) -> Ints:
 
 
 @_compiled
+def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
+    """Copy `n` points, peaks raised by `shift`. Slice assignments compile for seconds."""
+    for i in range(n):
+        out[0, i] = p[0, i] + shift
+        out[1, i] = p[1, i]
+
+
+@_compiled
 def _room(best: Ints, n: int, size: int) -> tuple[Ints, Ints, Ints]:
     """Three blocks of scratch for twice `size` points, the first with the `n` points of `best`."""
     grown = np.empty((4, 2 * size), np.int64)
-    grown[:2, :n] = best[:2, :n]
-    return grown, np.empty_like(grown), np.empty_like(grown)
+    _copy(best, grown, n, 0)
+    return grown, np.empty((4, 2 * size), np.int64), np.empty((4, 2 * size), np.int64)
 
 
 @_compiled
@@ -285,7 +293,7 @@ def _keep(
             n = count
         elif count:
             n = _envelope(out[:, :n], rows[:, :count], scratch[2:])
-            out[:2, :n] = scratch[2:, :n]
+            _copy(scratch[2:], out, n, 0)
     return n
 
 
@@ -344,9 +352,9 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints
     n = min(p.shape[1], 1) if most == 1 else p.shape[1]
     if used + n > pool.shape[1]:
         grown = np.empty((2, max(2 * pool.shape[1], used + n)), np.int64)
-        grown[:, :used] = pool[:, :used]
+        _copy(pool, grown, used, 0)
         pool = grown
-    pool[:, used : used + n] = p[:2, :n]
+    _copy(p, pool[:, used:], n, 0)
     if most > 1 and n > most:
         n = _thin(pool[:, used : used + n], most, down)
     return pool, n
@@ -413,7 +421,8 @@ def build(
             t = s + span - 1
             first = same[span - 1, s]
             if first != s:
-                table[:, s, t] = table[:, first, first + span - 1]
+                for plane in range(4):
+                    table[plane, s, t] = table[plane, first, first + span - 1]
                 continue
             held_cap = cap - a[INPUT, s] if s else cap  # somebody else holds the input
             time_cap = INFINITE
@@ -474,9 +483,8 @@ def build(
                 # H with the input counted, or the layer kept and the input let go.
                 if n + kept_most > best.shape[1]:
                     best, spare, extra = _room(best, n, n + kept_most)
-                extra[:2, :n] = best[:2, :n]
                 hold = a[INPUT, s]
-                extra[0, :n] += hold
+                _copy(best, extra, n, hold)
                 kept = _keep(
                     a,
                     ways,
@@ -512,30 +520,36 @@ KEEP, OPEN, CLOSE = 0, 1, 2
 
 
 @_compiled
+def _write(row: Ints, first: int, second: int, third: int, fourth: int) -> None:
+    row[0], row[1], row[2], row[3] = first, second, third, fourth
+
+
+@_compiled
 def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
     """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
 
     Returns
     -------
     NDArray
-        Rows (KEEP, layer, way), (OPEN, first, last) of a checkpoint, (CLOSE, 0, 0); shape (n, 3).
+        Shape (n, 4): rows (KEEP, layer, way, 0), (OPEN, first, last, 0) of a checkpoint,
+        (CLOSE, 0, 0, 0).
         Empty when no plan is within the limit.
     """
     length = a.shape[1]
     forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
-    out = np.empty((3 * length, 3), np.int64)
+    out = np.empty((3 * length, 4), np.int64)
     n = 0
     if _value(a, table, pool, 0, length - 1, limit, 0) == INFINITE:
         return out[:0]
     # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
     stack = np.empty((3 * length, 4), np.int64)
-    stack[0] = np.array([0, length - 1, limit, 0])
+    _write(stack[0], 0, length - 1, limit, 0)
     depth = 1
     while depth:
         depth -= 1
         s, t, limit, rest = stack[depth]
         if s < 0:
-            out[n] = np.array([CLOSE, 0, 0])
+            _write(out[n], CLOSE, 0, 0, 0)
             n += 1
             continue
         if rest and a[INPUT_SAVED, s]:
@@ -556,10 +570,10 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
                     after, counted = after - a[OUTPUT, s], 0
                 total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
             if total <= goal:
-                out[n] = np.array([KEEP, s, way - a[FIRST_WAY, s]])
+                _write(out[n], KEEP, s, way - a[FIRST_WAY, s], 0)
                 n += 1
                 if s < t:
-                    stack[depth] = np.array([s + 1, t, after, counted])
+                    _write(stack[depth], s + 1, t, after, counted)
                     depth += 1
                 found = True
                 break
@@ -576,11 +590,11 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
             inside = limit - gradient[t + 1] + gradient[j + 1]
             total = forward[j + 1] - forward[s] + _value(a, table, pool, j + 1, t, limit, 1)
             if total <= goal and total + _value(a, table, pool, s, j, inside, 0) <= goal:
-                out[n] = np.array([OPEN, s, j])
+                _write(out[n], OPEN, s, j, 0)
                 n += 1
-                stack[depth] = np.array([j + 1, t, limit, 1])
-                stack[depth + 1] = np.array([-1, 0, 0, 0])
-                stack[depth + 2] = np.array([s, j, inside, 0])
+                _write(stack[depth], j + 1, t, limit, 1)
+                _write(stack[depth + 1], -1, 0, 0, 0)
+                _write(stack[depth + 2], s, j, inside, 0)
                 depth += 3
                 found = True
                 break

@@ -161,6 +161,13 @@ def run(model: nn.Module, inputs: Any) -> Any:
     return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
 
+def without_cache(model: nn.Module) -> None:
+    """Switch the generation cache off, as `measure` does."""
+    config = getattr(model, "config", None)
+    if config is not None:
+        config.use_cache = False
+
+
 def gradients(
     model: nn.Module, inputs: Any, loss_fn: Loss = None, seed: int = 1
 ) -> dict[str, torch.Tensor]:
