@@ -9,7 +9,8 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from scheduler.errors import InfeasibleBudget, SchedulerError
@@ -27,7 +28,7 @@ examples:
   {PROGRAM} frontier costs.json --csv > frontier.csv
   {PROGRAM} show plan.json --costs costs.json
 
-exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget, 4 reserved
+exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget (4 is kept for time limits)
 """
 
 
@@ -138,7 +139,24 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     from scheduler import commands
 
     run: Callable[[argparse.Namespace], int] = getattr(commands, name)
-    return run(arguments)
+    with _patience():
+        return run(arguments)
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Tell a person who waits why; the first run on a machine compiles for some seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    message = "working ... (the first run on a machine compiles the solver, once)"
+    timer = threading.Timer(2.0, _say, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
