@@ -58,7 +58,7 @@ class MemoryTracker(TorchDispatchMode):
         result = func(*args, **kwargs)
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):
-                self._remember(value, value.untyped_storage().nbytes())
+                self._remember(value, storage_bytes(value))
         if self._observer is not None:
             self._observer(func, args, kwargs, result)
         return result
@@ -89,7 +89,7 @@ class MemoryTracker(TorchDispatchMode):
         """Count a tensor that was made outside, such as a model's input."""
         self.disown(tensor)
         self._known.pop(id(tensor.untyped_storage()), None)
-        self._remember(tensor, tensor.untyped_storage().nbytes())
+        self._remember(tensor, storage_bytes(tensor))
 
     def disown(self, tensor: torch.Tensor) -> int:
         """Stop counting a tensor; return the bytes it was counted with."""
@@ -127,8 +127,12 @@ class MemoryTracker(TorchDispatchMode):
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the whole storage behind a tensor: what it keeps alive."""
-    return int(tensor.untyped_storage().nbytes())
+    """Bytes of the whole storage behind a tensor: what it keeps alive.
+
+    On CUDA in the blocks of 512 bytes that torch's allocator hands out.
+    """
+    size = int(tensor.untyped_storage().nbytes())
+    return -(-size // 512) * 512 if tensor.device.type == "cuda" else size
 
 
 def unique_bytes(value: Any) -> int:
