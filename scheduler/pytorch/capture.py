@@ -207,6 +207,11 @@ class _Run:
         end = clock.mark()
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
+        if self.needs_grad and _reaches(loss.grad_fn, self.scalar.grad_fn.next_functions[0][0]):
+            raise UnsupportedModel(
+                "what runs after the blocks also reads what runs before them, around all of them, "
+                "so the model is not a chain"
+            )
         self.loss_bytes = storage_bytes(loss)
         self.before_kept = tracker.live("before")
         self.before_output_kept = self.first() is not None
@@ -245,6 +250,11 @@ class _Run:
         call = Call.of(block.name, args, kwargs)
         for leaf in call.others:
             if isinstance(leaf, torch.Tensor):
+                if leaf.requires_grad and not leaf.is_leaf:
+                    raise UnsupportedModel(
+                        f"block {block.name!r} is handed a second tensor that requires a gradient "
+                        f"(shape {tuple(leaf.shape)}), so the blocks are not a chain"
+                    )
                 size = tracker.disown(leaf)
                 if size:
                     self.side[id(leaf.untyped_storage())] = size
@@ -327,6 +337,19 @@ class _Run:
             backward_time=times[3],
         )
         return Ends(before, after, held, local, self.needs_grad)
+
+
+def _reaches(start: Any, goal: Any) -> bool:
+    """Say whether `goal` is in the autograd graph below `start`."""
+    todo, seen = [start], set()
+    while todo:
+        node = todo.pop()
+        if node is goal:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def _is_tensor(value: Any) -> bool:
