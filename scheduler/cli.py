@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         Arguments without the program's name; default: those of the process.
     """
+    _open_streams()
     _print_anything()
     try:
         arguments = _parser().parse_args(argv)
@@ -194,6 +195,13 @@ def _say(message: str) -> None:
 def _fail(sentence: str, status: int) -> int:
     _say(f"error: {sentence}")
     return status
+
+
+def _open_streams() -> None:
+    # Started with a stream closed (`>&-`), Python has None in its place.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _print_anything() -> None:

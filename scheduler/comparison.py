@@ -114,9 +114,10 @@ class Comparison:
         assert best.overhead is not None
         assert best.peak_bytes is not None
         if not best.fits:
-            smallest = format_bytes(best.peak_bytes + self.reserved_bytes)
+            smallest = best.peak_bytes + self.reserved_bytes
             return (
-                f"No plan fits: the smallest feasible budget is {smallest}, set by {self.set_by}."
+                f"No plan fits: the smallest feasible budget is {smallest} bytes "
+                f"({format_bytes(smallest)}), set by {self.set_by}."
             )
         if best.overhead == 0:
             return "Nothing needs to be recomputed within this budget."

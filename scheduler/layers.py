@@ -46,6 +46,14 @@ class LayerCost:
 
     numpy scalars are accepted everywhere and stored as plain Python numbers.
 
+    What is counted: an activation (`output_bytes`) while a layer that needs it or a checkpoint
+    holds it, a saved set until its backward, and the gradient of one activation: that of the last
+    output is there from the start, and a backward makes that of its layer's input (of
+    `input_bytes` for the first layer) before it lets its own go. During a kept forward
+    ``output + saved + forward_transient`` are on top of what is live; during one that keeps
+    nothing ``output + drop_transient``; during a backward
+    ``input + gradient + backward_transient - backward_overlap``.
+
     Parameters
     ----------
     name
@@ -62,7 +70,7 @@ class LayerCost:
     forward_transient_bytes
         Working memory of a forward that keeps, above output and saved set.
     backward_transient_bytes
-        Working memory of the backward, above everything the replay counts.
+        Working memory of the backward, above everything that is counted.
     gradient_bytes
         Parameter gradients that this backward allocates and that stay until the optimizer step.
     input_saved, output_saved

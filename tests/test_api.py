@@ -463,8 +463,8 @@ def test_compare_prints() -> None:
         (
             "uniform-50",
             100,
-            "No plan fits: the smallest feasible budget is 7.000 MiB, set by the backward of "
-            "'s49'.",
+            "No plan fits: the smallest feasible budget is 7340032 bytes (7.000 MiB), set by the "
+            "backward of 's49'.",
         ),
         (
             "rand_20",

@@ -149,8 +149,8 @@ def test_compare_of_what_nothing_fits(capsys: Capture) -> None:
     assert status == 3
     assert "optimal        3.258 GiB    no" in out
     assert err == (
-        "checkpoint-scheduler: error: no plan fits: the smallest feasible budget is 3.258 GiB, "
-        "set by the backward of '14'\n"
+        "checkpoint-scheduler: error: no plan fits: the smallest feasible budget is "
+        "3498429440 bytes (3.258 GiB), set by the backward of '14'\n"
     )
 
 
@@ -354,3 +354,16 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     done = process("solve", "--help", capture_output=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_closed_streams_are_no_traceback() -> None:
+    command = f"{sys.executable} -m scheduler solve --example gpt2-small --budget 5GB"
+    for closed, status in ((">&-", 0), ("2>&-", 0)):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (status, "")
+    empty = subprocess.run(
+        f"{sys.executable} -m scheduler show - <&-", shell=True, capture_output=True, text=True
+    )
+    assert empty.returncode == 2
+    assert "the file is empty" in empty.stderr
+    assert "Traceback" not in empty.stderr

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from scheduler.pytorch.blocks import (
     split_output,
     switch_off_cache,
 )
+from scheduler.pytorch.isolate import buffer_versions
 from scheduler.text import ordinal
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
@@ -191,6 +192,14 @@ class _Block(Replaced):
         self._own = module.__dict__.get("forward")
         self.original = module.forward
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A bound method is pickled by its name, which leads back here.
+        return {key: value for key, value in self.__dict__.items() if key != "original"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.original = self._own or MethodType(type(self.module).forward, self.module)
+
     def put(self) -> None:
         """Take the place of the module's forward."""
         self.module.forward = self
@@ -223,6 +232,7 @@ class _Segment:
         # What the other blocks must be given, and how each packs it into its own output.
         self._result: torch.Tensor | None = None
         self._others: list[Any] = []
+        self._expected = 0
         self._rebuild: dict[int, Callable[[torch.Tensor], Any]] = {}
         self._norms = [
             module
@@ -231,20 +241,32 @@ class _Segment:
             if isinstance(module, _BatchNorm)
         ]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_result": None, "_others": [], "_expected": 0, "_rebuild": {}}
+
     def run(self, call: Call) -> Any:
         """Run all blocks as the plan nests them; the others then pass the result on."""
+        if len(self.blocks) > 1:
+            self._check_hooks()
         result = self._checkpoint(self.item, call.activation, call.without_activation())
         if len(self.blocks) > 1:
-            self._result, self._others = result, call.others
+            self._result, self._others, self._expected = result, call.others, 1
         return self._rebuild[self.item.first](result)
 
     def pass_on(self, block: _Block, call: Call) -> Any:
         """Return what the block was given, which is the segment's result already."""
-        result, first = self._result, self.blocks[0].name
-        if call.activation is not result:
+        first = self.blocks[0].name
+        expected = self.blocks[self._expected] if self._result is not None else self.blocks[0]
+        if block is not expected:
+            raise UnsupportedModel(
+                f"block {block.name!r} runs where {expected.name!r} should, of one segment of the "
+                "plan; blocks that are skipped or reordered cannot share a segment"
+            )
+        if call.activation is not self._result:
             raise UnsupportedModel(
                 f"block {block.name!r} does not receive what block {first!r} returned, though both "
-                "are in one segment of the plan: the model runs code of its own between them"
+                "are in one segment of the plan: the model runs code of its own between them, or a "
+                "backward hook is on one of them"
             )
         if not same_leaves(call.others, self._others):
             raise UnsupportedModel(
@@ -252,12 +274,29 @@ class _Segment:
                 "which it shares a segment of the plan; solve with method='every-layer', or "
                 "profile only blocks that are called alike"
             )
-        if block is self.blocks[-1]:
+        result = self._result
+        self._expected += 1
+        if self._expected == len(self.blocks):
             self._result, self._others = None, []
         return self._rebuild[self.item.first + self.blocks.index(block)](result)
 
+    def _check_hooks(self) -> None:
+        for block in self.blocks:
+            if block.module._forward_hooks or block.module._forward_pre_hooks:
+                raise UnsupportedModel(
+                    f"block {block.name!r} has a forward hook and shares a segment of the plan "
+                    "with others, where a hook sees what the segment is given and gives; remove it "
+                    "(it may come from output_hidden_states=True), or solve with "
+                    "method='every-layer'"
+                )
+
     def _checkpoint(self, item: Checkpoint, activation: torch.Tensor, call: Call) -> torch.Tensor:
         def body(activation: torch.Tensor) -> torch.Tensor:
+            if self._result is not None:  # a recomputation, and the last forward is not over
+                raise UnsupportedModel(
+                    f"block {self.blocks[self._expected].name!r} was not called, though the plan "
+                    "runs it in one segment with others; blocks that may be skipped cannot share it"
+                )
             for inner in item.body:
                 activation = self._run_item(inner, activation, call)
             return activation
@@ -267,7 +306,7 @@ class _Segment:
             activation,
             use_reentrant=False,
             preserve_rng_state=True,
-            context_fn=lambda: (nullcontext(), _frozen_statistics(self._norms)),
+            context_fn=lambda: (nullcontext(), _FrozenStatistics(self._norms)),
         )
         return result
 
@@ -275,20 +314,33 @@ class _Segment:
         if isinstance(item, Checkpoint):
             return self._checkpoint(item, activation, call)
         block = self.blocks[item.layer - self.item.first]
+        buffers = buffer_versions(block.module)
         result, rebuild = split_output(block.name, call.run(block.original, activation))
+        if buffers != buffer_versions(block.module):
+            raise UnsupportedModel(
+                f"block {block.name!r} changes a buffer of its own in its forward, which a "
+                "recomputation would do again; a plan must keep it (profile says so in its costs)"
+            )
         self._rebuild[item.layer] = rebuild
         return result
 
 
-@contextmanager
-def _frozen_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Let a batch norm's running statistics count each batch once, not once a recomputation."""
-    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    try:
-        for norm in norms:
+class _FrozenStatistics:
+    """Let a batch norm's running statistics count each batch once, not once a recomputation.
+
+    Can be entered again: a graph that is kept may be run backward twice.
+    """
+
+    def __init__(self, norms: list[_BatchNorm]) -> None:
+        self._norms = norms
+        self._before: list[tuple[float | None, torch.Tensor | None]] = []
+
+    def __enter__(self) -> None:
+        self._before = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
+        for norm in self._norms:
             # Not track_running_stats=False: autograd would save fewer tensors than before.
             norm.momentum, norm.num_batches_tracked = 0.0, None
-        yield
-    finally:
-        for norm, momentum, count in before:
+
+    def __exit__(self, *error: object) -> None:
+        for norm, (momentum, count) in zip(self._norms, self._before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scheduler.errors import UnsupportedModel
@@ -20,9 +21,6 @@ from scheduler.pytorch.isolate import Peaks, Sink, Source, gate
 from scheduler.pytorch.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 Loss = Callable[[Any], Any] | None
-
-# Names of settings that number a block without changing what it computes.
-_NUMBERING = {"layer_idx", "layer_id", "layer_index", "idx", "index"}
 
 
 @dataclass
@@ -61,6 +59,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
     previous: list[torch.Tensor] = []
+    trace = _Trace()
 
     def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
@@ -75,12 +74,19 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
                 f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
                 "runs code of its own between them, so they are not a chain"
             )
+        if torch.is_autocast_enabled(call.activation.device.type):
+            raise UnsupportedModel(
+                "autocast is on, whose cached weights a profile does not know; profile without it, "
+                "and check a step under it with measure()"
+            )
         calls.append(call)
+        trace.operations = []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call = calls.pop()
         activation, rebuild = split_output(name, output)
-        kind = kinds.setdefault(_signature(module, call), len(kinds))
+        signature = _signature(module, call, activation, trace.operations)
+        kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
         if first:
             copy = call.activation.detach().clone()
@@ -101,7 +107,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
             module.register_forward_hook(lambda m, args, out, name=name: after(name, m, out))
         )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), trace:
             call_model(model, inputs)
     finally:
         for hook in hooks:
@@ -111,28 +117,41 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     return blocks
 
 
-def _signature(module: nn.Module, call: Call) -> Any:
-    """Equal for blocks that cost the same: structure, settings, modes, shapes of the arguments."""
-    settings = tuple(
-        (name, type(part), part.training, tuple(sorted(_settings(part))))
-        for name, part in module.named_modules()
-    )
+def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:
+    """Equal for blocks that cost the same: they ran the same operations on the same shapes."""
+    parts = tuple((name, type(part), part.training) for name, part in module.named_modules())
     tensors = tuple(
         (name, tuple(t.shape), t.dtype, t.requires_grad)
         for name, t in [*module.named_parameters(), *module.named_buffers()]
     )
-    arguments = tuple(
-        (tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-        for leaf in [call.activation, *call.others]
-        if isinstance(leaf, (torch.Tensor, int, float, str, bool, type(None)))
-    )
-    return settings, tensors, arguments
+    handed = tuple(_form(leaf) for leaf in [call.activation, *call.others, output])
+    return parts, tensors, handed, tuple(trace)
 
 
-def _settings(module: nn.Module) -> Iterator[tuple[str, str]]:
-    for key, value in vars(module).items():
-        if isinstance(value, (int, float, str, bool)) and key not in _NUMBERING:
-            yield key, repr(value)
+def _form(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.stride(), value.dtype
+    return value if isinstance(value, (int, float, str, bool, type(None))) else type(value)
+
+
+class _Trace(TorchDispatchMode):
+    """The operations that run, with the form of what they are given and give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Any] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        forms = tuple(_form(leaf) for leaf in tree_leaves((args, kwargs, result)))
+        self.operations.append((func, forms))
+        return result
 
 
 @dataclass(frozen=True)

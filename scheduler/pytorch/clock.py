@@ -98,7 +98,7 @@ class _RooflineMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if not getattr(func, "is_view", False):
+        if _moves(func):
             moved = sum(
                 leaf.numel() * leaf.element_size()
                 for leaf in tree_leaves((args, kwargs, result))
@@ -109,6 +109,13 @@ class _RooflineMode(TorchDispatchMode):
                 moved / self._roofline.bytes_per_second,
             )
         return result
+
+
+def _moves(func: Any) -> bool:
+    """Say whether an operation touches data: views and questions about a tensor do not."""
+    if getattr(func, "is_view", False) or getattr(func, "namespace", "") == "prim":
+        return False
+    return getattr(func, "_overloadpacket", None) is not torch.ops.aten._unsafe_view
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

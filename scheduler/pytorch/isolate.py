@@ -12,7 +12,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.errors import UnsupportedModel
 from scheduler.layers import LayerCost
@@ -63,7 +65,10 @@ def gate(device: torch.device) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes seen while a layer ran by itself; times in ms."""
+    """Bytes seen while a layer ran by itself; times in ms.
+
+    `repeatable`: running its forward again changes nothing else.
+    """
 
     input_bytes: int
     output_bytes: int
@@ -77,6 +82,7 @@ class Peaks:
     forward_time: float
     recompute_time: float
     backward_time: float
+    repeatable: bool = True
 
     @property
     def spare_bytes(self) -> int:
@@ -112,7 +118,7 @@ class Peaks:
             gradient_bytes=self.gradient_bytes,
             input_saved=self.input_saved,
             output_saved=self.output_saved,
-            recomputable=recomputable,
+            recomputable=recomputable and self.repeatable,
         )
 
 
@@ -124,7 +130,7 @@ def see_layer(
     template: torch.Tensor,
     needs_grad: bool,
     clock: Clock,
-    parameters: list[torch.nn.Parameter],
+    module: nn.Module,
 ) -> Peaks:
     """Profile one layer.
 
@@ -138,7 +144,7 @@ def see_layer(
         Does the layer's input require a gradient?
     clock
         Times it.
-    parameters
+    module
         The layer's own, whose gradients are cleared.
 
     Raises
@@ -147,10 +153,12 @@ def see_layer(
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
     door = gate(template.device) if needs_grad else None
-    version = template._version
-    times = _times(forward, template, door, clock)
+    parameters = list(module.parameters())
+    version, buffers = template._version, buffer_versions(module)
+    times = _times(forward, template, door, clock, parameters)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
+    repeatable = buffers == buffer_versions(module)
     _clear(parameters)
     tracker = MemoryTracker()
     with tracker:
@@ -200,10 +208,24 @@ def see_layer(
         forward_time=times[0],
         recompute_time=times[1],
         backward_time=times[2],
+        repeatable=repeatable,
     )
 
 
-def _clear(parameters: list[torch.nn.Parameter]) -> None:
+def buffer_versions(module: nn.Module) -> list[Any]:
+    """Identity and version of every buffer that a forward must not change to be run again.
+
+    Batch norm's are left out: `apply` sees to them.
+    """
+    return [
+        (id(buffer), buffer._version)
+        for part in module.modules()
+        if not isinstance(part, _BatchNorm)
+        for buffer in part.buffers(recurse=False)
+    ]
+
+
+def _clear(parameters: list[nn.Parameter]) -> None:
     for parameter in parameters:
         parameter.grad = None
 
@@ -216,11 +238,16 @@ def _input(door: torch.Tensor | None, tensor: torch.Tensor, gradients: list[Any]
 
 
 def _times(
-    forward: Forward, template: torch.Tensor, door: torch.Tensor | None, clock: Clock
+    forward: Forward,
+    template: torch.Tensor,
+    door: torch.Tensor | None,
+    clock: Clock,
+    parameters: list[nn.Parameter],
 ) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
     forwards, ratios, backwards = [], [], []
     for attempt in range(-1, clock.repeats):  # the first run warms up
+        _clear(parameters)
         with clock.running():
             start = clock.mark()
             out = forward(_input(door, template, []))

@@ -77,6 +77,7 @@ def measure(
         if faking:
             model, inputs = stack.enter_context(faked(model, inputs))
         stack.enter_context(untouched(model))
+        stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         device = device_of(model, inputs)
         seconds = None
@@ -93,6 +94,7 @@ def measure(
 def _step(model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None) -> None:
     for parameter in model.parameters():
         parameter.grad = None
+    torch.clear_autocast_cache()  # a step under autocast makes its own
     loss_of(call_model(model, inputs), loss_fn).backward()
 
 

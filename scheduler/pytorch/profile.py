@@ -72,6 +72,7 @@ def profile(
         else:
             clock = Clock(device_of(model, inputs))
         stack.enter_context(untouched(model))
+        stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         return _profile(model, inputs, loss_fn, names, clock)
 
@@ -94,12 +95,12 @@ def _profile(
     layers = []
     if ends.before is not None:
         layers.append(
-            ends.before.cost(_free("embedding", names), held_bytes=local, recomputable=False)
+            ends.before.cost(_free("embedding", model), held_bytes=local, recomputable=False)
         )
         local = 0
     layers.extend(peaks.cost(block.name) for peaks, block in zip(seen, found, strict=True))
     last = "loss" if isinstance(model, nn.Sequential) else "head"
-    layers.append(ends.after.cost(_free(last, names), recomputable=False))
+    layers.append(ends.after.cost(_free(last, model), recomputable=False))
     return CostGraph(
         tuple(layers),
         input_bytes=ends.held_bytes + local,
@@ -115,7 +116,6 @@ def _see_blocks(found: list[Block], needs_grad: bool, clock: Clock) -> list[Peak
     result = []
     for block in found:
         key = (block.kind, needs_grad)
-        parameters = list(block.module.parameters())
         if key not in seen:
             call = calls[block.kind]
             assert call is not None
@@ -125,17 +125,17 @@ def _see_blocks(found: list[Block], needs_grad: bool, clock: Clock) -> list[Peak
                 return output if isinstance(output, torch.Tensor) else output[0]
 
             try:
-                seen[key] = see_layer(forward, call.activation, needs_grad, clock, parameters)
+                seen[key] = see_layer(forward, call.activation, needs_grad, clock, block.module)
             except UnsupportedModel as error:
                 kind = type(block.module).__name__
                 raise UnsupportedModel(f"block {block.name!r} ({kind}): {error}") from None
-        needs_grad = needs_grad or any(p.requires_grad for p in parameters)
+        needs_grad = needs_grad or any(p.requires_grad for p in block.module.parameters())
         result.append(seen[key])
     return result
 
 
-def _free(name: str, taken: list[str]) -> str:
-    return name if name not in taken else f"({name})"
+def _free(name: str, model: nn.Module) -> str:
+    return f"({name})" if name in dict(model.named_modules()) else name
 
 
 def device_of(model: nn.Module, inputs: Any) -> torch.device:
