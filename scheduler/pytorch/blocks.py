@@ -197,6 +197,18 @@ def switch_off_cache(model: nn.Module) -> list[Any]:
     return changed
 
 
+def clear_gradients(model: nn.Module, inputs: Any) -> None:
+    """Set the gradients of the parameters, and of inputs that have one, to None."""
+    for tensor in gradient_holders(model, inputs):
+        tensor.grad = None
+
+
+def gradient_holders(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
+    """Parameters, and inputs that require a gradient."""
+    given = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    return [*model.parameters(), *(t for t in given if t.is_leaf and t.requires_grad)]
+
+
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor, a tuple of arguments, or a dict of keyword arguments."""
     if isinstance(inputs, torch.Tensor):

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.blocks import Call, call_model, loss_of, split_output
+from scheduler.pytorch.blocks import Call, call_model, clear_gradients, loss_of, split_output
 from scheduler.pytorch.clock import Clock
 from scheduler.pytorch.isolate import Peaks, Sink, Source, gate
 from scheduler.pytorch.tracker import MemoryTracker, storage_bytes, unique_bytes
@@ -208,13 +208,12 @@ class _Run:
         self.blocks = blocks
         self.clock = clock
         self.tracker = tracker or MemoryTracker()
+        self.base = self.kept = 0  # live bytes between the two backwards: others, and ours
         self.side: dict[int, int] = {}  # bytes of the blocks' other arguments, by storage
-        for parameter in model.parameters():
-            parameter.grad = None
+        clear_gradients(model, inputs)
         with tracker or nullcontext():
             self._step(model, loss_fn)
-        for parameter in model.parameters():
-            parameter.grad = None
+        clear_gradients(model, inputs)
 
     def _step(self, model: nn.Module, loss_fn: Loss) -> None:
         tracker, clock = self.tracker, self.clock
@@ -226,7 +225,8 @@ class _Run:
         end = clock.mark()
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
-        if self.needs_grad and _reaches(loss.grad_fn, self.scalar.grad_fn.next_functions[0][0]):
+        goal = self.scalar.grad_fn.next_functions[0][0] if self.needs_grad else None
+        if goal is not None and _reaches(loss.grad_fn, goal, self.link):
             raise UnsupportedModel(
                 "what runs after the blocks also reads what runs before them, around all of them, "
                 "so the model is not a chain"
@@ -238,31 +238,41 @@ class _Run:
         self.after_live = tracker.live("after")
         self.after_input_saved = tracker.live("link") > 0
         tracker.reset_peak()
-        with tracker.tag("after"):
-            begin = clock.mark()
-            loss.backward()
-            middle = clock.mark()
+        begin = self.passed = clock.mark()
+        loss.backward()
+        finish = clock.mark()
         self._after.__exit__(None, None, None)
-        self.after_backward_peak = tracker.peak("after")
-        self.gradients.clear()  # the one that goes on into the blocks
-        self.after_gradient = tracker.live("after") - self.loss_bytes
+        if not self.linked:  # nothing below the head is trained
+            self.passed = finish
+            self._pass(None)
+        # A weight that head and embedding share has one gradient, made anew from the two: what is
+        # freed of the head's is taken off here.
+        self.before_backward_peak = tracker.peak_bytes - self.base
+        self.before_gradient = (
+            tracker.live_bytes - self.base - (0 if self.needs_grad else self.kept)
+        )
         del loss
-        with tracker.tag("before"):
-            if self.scalar.requires_grad:
-                self.box.append(torch.ones(self.shape, dtype=self.dtype, device=self.device))
-            tracker.reset_peak()
-            resume = clock.mark()
-            if self.scalar.requires_grad:
-                self.scalar.backward()
-            finish = clock.mark()
-        self.before_backward_peak = tracker.peak("before")
-        self.before_gradient = tracker.live("before") if self.scalar.requires_grad else 0
         self.times = [
             clock.between(self.start, self.reached),
             clock.between(self.left, end),
-            clock.between(begin, middle),
-            clock.between(resume, finish),
+            clock.between(begin, self.passed),
+            clock.between(self.passed, finish),
         ]
+
+    def _pass(self, gradient: torch.Tensor | None) -> None:
+        """Between the backward of what comes after the blocks and of what comes before them."""
+        tracker = self.tracker
+        self.passed = self.clock.mark()
+        self.after_backward_peak = tracker.peak("after")
+        if gradient is not None:
+            tracker.disown(gradient)  # it goes on into the blocks
+        self.after_gradient = tracker.live("after") - self.loss_bytes
+        self.kept = tracker.live("before")
+        self.base = tracker.live_bytes - self.kept
+        if self.needs_grad:
+            with tracker.tag("before"):
+                self.box.append(torch.ones(self.shape, dtype=self.dtype, device=self.device))
+        tracker.reset_peak()
 
     def _block(self, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
@@ -286,14 +296,15 @@ class _Run:
         assert block.output is not None
         self.output_held = self.first() is not None
         self._before.__exit__(None, None, None)
-        self.gradients: list[Any] = []
-        needs_grad = self.needs_grad or any(
+        self.linked = self.needs_grad or any(
             p.requires_grad for b in self.blocks for p in b.module.parameters()
         )
         with tracker.tag("link"):
             link = block.output.clone()
-        if needs_grad:
-            link = Source.apply(gate(link.device), [link], self.gradients)
+        if self.linked:
+            door = self.scalar if self.needs_grad else gate(link.device)
+            link = Source.apply(door, [link], self._pass)
+            self.link = link.grad_fn
         self._after = tracker.tag("after")
         self._after.__enter__()
         self.left = self.clock.mark()
@@ -358,9 +369,9 @@ class _Run:
         return Ends(before, after, held, local, self.needs_grad)
 
 
-def _reaches(start: Any, goal: Any) -> bool:
-    """Say whether `goal` is in the autograd graph below `start`."""
-    todo, seen = [start], set()
+def _reaches(start: Any, goal: Any, barrier: Any) -> bool:
+    """Say whether `goal` is in the autograd graph below `start`, not counting below `barrier`."""
+    todo, seen = [start], {barrier}
     while todo:
         node = todo.pop()
         if node is goal:

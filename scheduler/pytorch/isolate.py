@@ -23,24 +23,29 @@ from scheduler.pytorch.tracker import MemoryTracker, storage_bytes
 
 
 class Source(torch.autograd.Function):
-    """Make a tensor the input of a graph; its gradient is put into a list and goes no further.
+    """Make a tensor the input of a graph, and see its gradient go by.
 
-    ``Source.apply(gate, [tensor], gradients)``: the gate is any leaf that requires grad. A plain
-    leaf will not do: it would be held to the end, and its gradient might be copied.
+    ``Source.apply(gate, [tensor], seen)``: the gate is any scalar that requires grad. ``seen`` is
+    called with the gradient, which goes no further; the gate's own graph, if it has one, is run
+    backward next. A plain leaf will not do: it would be held to the end, and its gradient might be
+    copied.
     """
 
     @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, box: list[Any], gradients: list[Any]) -> torch.Tensor:
+    def forward(
+        ctx: Any, gate: torch.Tensor, box: list[Any], seen: Callable[[torch.Tensor], Any]
+    ) -> torch.Tensor:
         """Return the tensor in the box."""
-        ctx.gradients = gradients
+        ctx.seen = seen
+        ctx.device = gate.device
         tensor: torch.Tensor = box.pop()
         return tensor.detach()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Keep the gradient."""
-        ctx.gradients.append(grad_outputs[0])
-        return None, None, None
+        """Show the gradient."""
+        ctx.seen(grad_outputs[0])
+        return torch.ones((), device=ctx.device), None, None
 
 
 class Sink(torch.autograd.Function):
@@ -233,7 +238,7 @@ def _clear(parameters: list[nn.Parameter]) -> None:
 def _input(door: torch.Tensor | None, tensor: torch.Tensor, gradients: list[Any]) -> torch.Tensor:
     if door is None:
         return tensor.detach()
-    result: torch.Tensor = Source.apply(door, [tensor], gradients)
+    result: torch.Tensor = Source.apply(door, [tensor], gradients.append)
     return result
 
 

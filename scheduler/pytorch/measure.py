@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from scheduler.pytorch.blocks import (
     Replaced,
     call_model,
+    clear_gradients,
     find_blocks,
     loss_of,
     without_cache,
@@ -76,7 +77,7 @@ def measure(
         faking = is_fake(model) if fake is None else fake
         if faking:
             model, inputs = stack.enter_context(faked(model, inputs))
-        stack.enter_context(untouched(model))
+        stack.enter_context(untouched(model, inputs))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         device = device_of(model, inputs)
@@ -92,8 +93,7 @@ def measure(
 
 
 def _step(model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None) -> None:
-    for parameter in model.parameters():
-        parameter.grad = None
+    clear_gradients(model, inputs)
     torch.clear_autocast_cache()  # a step under autocast makes its own
     loss_of(call_model(model, inputs), loss_fn).backward()
 
@@ -111,8 +111,7 @@ def _tracked_peak(model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] |
 def _allocator_peak(
     model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None, device: torch.device
 ) -> int:
-    for parameter in model.parameters():
-        parameter.grad = None
+    clear_gradients(model, inputs)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

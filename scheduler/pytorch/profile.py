@@ -12,7 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from scheduler.costs import CostGraph
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.blocks import check_unwrapped, find_blocks, without_cache
+from scheduler.pytorch.blocks import (
+    check_unwrapped,
+    find_blocks,
+    gradient_holders,
+    without_cache,
+)
 from scheduler.pytorch.capture import Block, find_calls, see_ends
 from scheduler.pytorch.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.fake import faked, is_fake
@@ -71,7 +76,7 @@ def profile(
             clock: Clock = RooflineClock(roofline or Roofline())
         else:
             clock = Clock(device_of(model, inputs))
-        stack.enter_context(untouched(model))
+        stack.enter_context(untouched(model, inputs))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         return _profile(model, inputs, loss_fn, names, clock)
@@ -145,9 +150,9 @@ def device_of(model: nn.Module, inputs: Any) -> torch.device:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
     """Put back gradients, buffers and the random state."""
-    gradients = [(p, p.grad) for p in model.parameters()]
+    gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)):
@@ -157,5 +162,5 @@ def untouched(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
+            for tensor, gradient in gradients:
+                tensor.grad = gradient
