@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from solvers.schedule import Item, keep_all
 
 Loss = Callable[[Any], Any] | None
 VOCABULARY = 64
+torch.set_num_threads(1)  # tiny operations: more threads only wait for each other
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def convolutions(depth: int, channels: int = 4) -> nn.Sequential:
     return nn.Sequential(
         *[
             nn.Sequential(nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU())
-            for a, b in zip(sizes, sizes[1:], strict=False)
+            for a, b in pairwise(sizes)
         ]
     )
 
@@ -78,7 +80,8 @@ def gpt2(n_layer: int = 12, dropout: float = 0.1, **settings: Any) -> GPT2LMHead
         **settings,
     )
     torch.manual_seed(0)
-    return GPT2LMHeadModel(config).train()
+    model: GPT2LMHeadModel = GPT2LMHeadModel(config).train()
+    return model
 
 
 def llama(
@@ -103,7 +106,8 @@ def llama(
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return LlamaForCausalLM(config).train()
+        model: LlamaForCausalLM = LlamaForCausalLM(config).train()
+        return model
     finally:
         torch.set_default_dtype(before)
 

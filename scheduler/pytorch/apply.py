@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import MethodType, TracebackType
 from typing import Any
 
@@ -28,7 +31,7 @@ from scheduler.text import ordinal
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
-def apply(plan: Plan, model: nn.Module) -> Handle:
+def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
     """Checkpoint a model's blocks as `plan` says.
 
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
@@ -42,6 +45,9 @@ def apply(plan: Plan, model: nn.Module) -> Handle:
         A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
     model
         The model that was profiled, or one with the same blocks.
+    blocks
+        What `profile` was given: "auto", where the plan must have every block of a stack, or
+        names, which must be those of the plan.
 
     Returns
     -------
@@ -55,7 +61,7 @@ def apply(plan: Plan, model: nn.Module) -> Handle:
     UnsupportedModel
         The model checkpoints already.
     """
-    names = _block_names(plan, model)
+    names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     for item in _all_items(plan.items):
         if isinstance(item, Keep) and item.option is not None:
@@ -67,12 +73,12 @@ def apply(plan: Plan, model: nn.Module) -> Handle:
     for item in plan.items:
         if isinstance(item, Checkpoint):
             members = range(item.first, item.last + 1)
-            blocks = [_Block(model.get_submodule(names[i]), names[i]) for i in members]
-            segment = _Segment(item, blocks)
-            for block in blocks:
+            run = [_Block(model.get_submodule(names[i]), names[i]) for i in members]
+            segment = _Segment(item, run)
+            for block in run:
                 block.segment = segment
                 block.put()
-            handle.blocks.extend(blocks)
+            handle.blocks.extend(run)
     handle.configs = switch_off_cache(model)
     return handle
 
@@ -137,7 +143,7 @@ def _all_items(items: Sequence[Item]) -> Iterator[Item]:
             todo.extend(item.body)
 
 
-def _block_names(plan: Plan, model: nn.Module) -> list[str]:
+def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[str]:
     """Module names of the plan's layers, "" for the ends that no module stands for.
 
     Raises
@@ -165,20 +171,27 @@ def _block_names(plan: Plan, model: nn.Module) -> list[str]:
         raise InvalidPlan(
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
         )
-    parents = {name.rpartition(".")[0] for name in blocks}
-    if len(parents) == 1 and isinstance(
-        stack := modules[parents.pop()], (nn.ModuleList, nn.Sequential)
-    ):
-        prefix = blocks[0].rpartition(".")[0]
-        children = [f"{prefix}.{n}" if prefix else n for n, _ in stack.named_children()]
-        covered = set(blocks)
-        for child in children:
-            if child not in covered:
-                raise InvalidPlan(
-                    f"the model has a block {child!r} that the plan does not; "
-                    "the plan was made for another model"
-                )
+    if isinstance(given, str):
+        given = _stack_of(blocks, modules)
+    for mine, theirs in zip_longest(given, blocks):
+        if mine != theirs:
+            if mine is None:
+                what = f"the plan has a block {theirs!r} that is not among those of the model"
+            elif theirs is None:
+                what = f"the model has a block {mine!r} that the plan does not"
+            else:
+                what = f"the model has a block {mine!r} where the plan has {theirs!r}"
+            raise InvalidPlan(f"{what}; the plan was made for another model, or for other blocks")
     return names
+
+
+def _stack_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
+    """All blocks of the stack that `blocks` belong to; themselves where there is no one stack."""
+    parents = {name.rpartition(".")[0] for name in blocks}
+    parent = parents.pop()
+    if parents or not isinstance(stack := modules[parent], (nn.ModuleList, nn.Sequential)):
+        return blocks
+    return [f"{parent}.{name}" if parent else name for name, _ in stack.named_children()]
 
 
 class _Block(Replaced):
@@ -246,6 +259,7 @@ class _Segment:
 
     def run(self, call: Call) -> Any:
         """Run all blocks as the plan nests them; the others then pass the result on."""
+        self._result = None  # a step that failed half way may have left one
         if len(self.blocks) > 1:
             self._check_hooks()
         result = self._checkpoint(self.item, call.activation, call.without_activation())
@@ -306,7 +320,7 @@ class _Segment:
             activation,
             use_reentrant=False,
             preserve_rng_state=True,
-            context_fn=lambda: (nullcontext(), _FrozenStatistics(self._norms)),
+            context_fn=lambda: (nullcontext(), _Recomputation(self._norms)),
         )
         return result
 
@@ -325,22 +339,39 @@ class _Segment:
         return result
 
 
-class _FrozenStatistics:
-    """Let a batch norm's running statistics count each batch once, not once a recomputation.
+class _Recomputation:
+    """Let a recomputation repeat its forward: made when that begins, entered for each repetition.
 
-    Can be entered again: a graph that is kept may be run backward twice.
+    torch replays its own generators; this replays Python's and numpy's. A batch norm's running
+    statistics count each batch once.
     """
 
     def __init__(self, norms: list[_BatchNorm]) -> None:
         self._norms = norms
-        self._before: list[tuple[float | None, torch.Tensor | None]] = []
+        self._random = _random_states()
+        self._now = self._random
+        self._statistics: list[tuple[float | None, torch.Tensor | None]] = []
 
     def __enter__(self) -> None:
-        self._before = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
+        self._now = _random_states()
+        _set_random_states(self._random)
+        self._statistics = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
         for norm in self._norms:
             # Not track_running_stats=False: autograd would save fewer tensors than before.
             norm.momentum, norm.num_batches_tracked = 0.0, None
 
     def __exit__(self, *error: object) -> None:
-        for norm, (momentum, count) in zip(self._norms, self._before, strict=True):
+        _set_random_states(self._now)
+        for norm, (momentum, count) in zip(self._norms, self._statistics, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
+
+
+def _random_states() -> tuple[Any, Any]:
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()
+
+
+def _set_random_states(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy"].random.set_state(states[1])

@@ -38,6 +38,8 @@ def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[
                 raise UnsupportedModel(
                     f"{type(model).__name__} has no module {name!r}{did_you_mean(name, modules)}"
                 )
+            if names.count(name) > 1:
+                raise UnsupportedModel(f"block {name!r} is named twice; each runs once in a chain")
         if not names:
             raise UnsupportedModel("the list of blocks is empty; name at least one module")
         return names
@@ -46,7 +48,7 @@ def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[
             f"blocks must be 'auto' or a list of module names, got {blocks!r}; "
             f"for one block write blocks=[{blocks!r}]"
         )
-    if isinstance(model, nn.Sequential):
+    if isinstance(model, nn.Sequential) and len(model):
         return [name for name, _ in model.named_children()]
     stacks = [
         (name, module)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from scheduler.errors import UnsupportedModel
+from scheduler.errors import SchedulerError, UnsupportedModel
 from scheduler.pytorch.blocks import Call, call_model, clear_gradients, loss_of, split_output
 from scheduler.pytorch.clock import Clock
 from scheduler.pytorch.isolate import Peaks, Sink, Source, gate
@@ -221,7 +221,7 @@ class _Run:
         self._before = tracker.tag("before")
         self._before.__enter__()
         with _instead(self.blocks, self._block):
-            loss = loss_of(call_model(model, self.inputs), loss_fn)
+            loss = loss_of(_call_around(model, self.inputs), loss_fn)
         end = clock.mark()
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
@@ -367,6 +367,19 @@ class _Run:
             backward_time=times[3],
         )
         return Ends(before, after, held, local, self.needs_grad)
+
+
+def _call_around(model: nn.Module, inputs: Any) -> Any:
+    """Call a model whose blocks pass on what they are given."""
+    try:
+        return call_model(model, inputs)
+    except SchedulerError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
+            "more of its blocks than the one tensor they hand on, so they are not a chain"
+        ) from error
 
 
 def _reaches(start: Any, goal: Any, barrier: Any) -> bool:

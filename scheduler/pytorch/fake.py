@@ -25,8 +25,14 @@ def is_fake(model: nn.Module) -> bool:
 def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
     """Run under fake tensors; gives stand-ins for the model and its inputs, see `fake_copy`."""
     mode, twin, copies = fake_copy(model, inputs)
-    with mode, _unpacked_sequences():
-        yield twin, copies
+    try:
+        with mode, _unpacked_sequences():
+            yield twin, copies
+    except (RuntimeError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedModel(
+            f"fake tensors cannot run this model ({reason}); use real ones"
+        ) from error
 
 
 @contextmanager
