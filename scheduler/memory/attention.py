@@ -1,0 +1,118 @@
+"""What attention keeps, from its normed input to its output projection.
+
+T = batch · sequence, dq = heads · head width, dk = key-value heads · head width,
+A = batch · heads · sequence², e bytes an element.
+"""
+
+from __future__ import annotations
+
+from scheduler.errors import UnsupportedModel
+from scheduler.memory.operations import dropout, linear, rms_norm, rotary
+from scheduler.memory.setting import Setting, linears
+from scheduler.memory.tape import Tape, Tensor
+
+__all__ = ["attention"]
+
+_WIDEST_FUSED_HEAD = 256
+
+
+def attention(tape: Tape, at: Setting, x: Tensor) -> Tensor:
+    """Run attention on the normed input x.
+
+    Three projections (GPT-2: one), norms of queries and keys where the shape has them, rotary
+    where there are no learned positions, the attention itself, the output projection.
+    """
+    sizes = linears(at.shape)
+    if "qkv" in sizes:
+        # Queries, keys and values are views of one tensor: whoever keeps one keeps all.
+        q = k = v = linear(tape, at, x, "qkv", *sizes["qkv"])
+    else:
+        q, k, v = (linear(tape, at, x, name, *sizes[name]) for name in ("q", "k", "v"))
+    if at.shape.qk_norm:
+        q = rms_norm(tape, at, q, "query norm", at.tokens * at.shape.heads)
+        k = rms_norm(tape, at, k, "key norm", at.tokens * at.shape.kv_heads)
+    if not at.shape.positions:
+        q, k = rotary(q, "queries"), rotary(k, "keys")
+    result = (_eager if at.eager else _fused)(tape, at, q, k, v)
+    return linear(tape, at, result, "o", *sizes["o"])
+
+
+def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Run scaled_dot_product_attention, a flash kernel.
+
+    Kept: queries e·T·dq, keys and values e·T·dk each, the log of each row's sum of exponentials in
+    fp32, 4·T·heads, and the output e·T·dq, which the output projection shares. No probabilities.
+
+    With a padding mask keys and values are first expanded to all heads (e·T·dq each), and the
+    boolean mask is turned into one of numbers in every layer, e·batch·sequence². Heads wider than
+    256, which the flash kernels do not take, expand them too. One key-value head is expanded
+    without a copy.
+
+    Dropout on the probabilities keeps nothing more on CUDA, where the kernel keeps its seed. The
+    CPU's kernel has none: the attention is computed in fp32 step by step and keeps queries, keys
+    and values in fp32 (4·T·dq each), and the probabilities, the mask and the probabilities after
+    dropout, 4·A each. (Values in fp32 that can be read where they are keep GPT-2's whole q, k, v.)
+    """
+    shape = at.shape
+    if not at.cuda and shape.attention_dropout:
+        return _by_steps(tape, at, q, v)
+    if at.padding_mask:
+        tape.keep(Tensor("mask in numbers", at.batch * at.sequence**2, at.compute))
+    if (at.padding_mask or shape.head_width > _WIDEST_FUSED_HEAD) and shape.kv_heads > 1:
+        k, v = _expanded(at, k, "keys"), _expanded(at, v, "values")
+    tape.keep(q, k, v)
+    tape.keep(Tensor("log of sums of exponentials", at.tokens * shape.heads, 4))
+    result = Tensor("attention output", at.tokens * shape.heads * shape.head_width, at.compute)
+    tape.keep(result)
+    return result
+
+
+def _by_steps(tape: Tape, at: Setting, q: Tensor, v: Tensor) -> Tensor:
+    """Run what `_fused` becomes on the CPU with dropout."""
+    heads = Tensor("attention output", at.tokens * at.shape.heads * at.shape.head_width, 4)
+    tape.keep(heads.named("scaled queries"), heads.named("scaled keys"))
+    in_place = q is v and v.size == 4 and 1 in (at.batch, at.shape.heads)
+    tape.keep(v if in_place else heads.named("values in fp32"))
+    every = Tensor("probabilities", at.probabilities, 4)
+    tape.keep(
+        every, every.named("probabilities' dropout mask"), every.named("dropped probabilities")
+    )
+    return heads.named("attention output", at.compute)
+
+
+def _eager(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Run softmax(q kᵀ · scale + mask) v, operation by operation.
+
+    Kept: queries, and keys and values expanded to all heads, by the two products: 3·e·T·dq (with
+    one key-value head and a batch of one they are expanded without a copy). Softmax keeps its
+    output. Llama computes it in fp32 and casts it: 4·A, and e·A for the cast, which the product
+    with v keeps (one tensor when e = 4); GPT-2 computes it in its own dtype: e·A. Dropout keeps a
+    mask of m bytes, m·A, and the product keeps what comes out of it, e·A, in place of the cast.
+    The output is kept by its projection alone.
+    """
+    shape = at.shape
+    if k is not q and (at.batch, shape.kv_heads) != (1, 1):
+        k, v = _expanded(at, k, "keys"), _expanded(at, v, "values")
+    tape.keep(q, k, v)
+    in_fp32 = shape.family != "gpt2"
+    softmax = Tensor("probabilities", at.probabilities, 4 if in_fp32 else at.compute)
+    tape.keep(softmax)
+    cast = (
+        softmax if softmax.size == at.compute else softmax.named("cast probabilities", at.compute)
+    )
+    tape.keep(dropout(tape, at, cast, "probabilities' dropout", shape.attention_dropout))
+    return Tensor("attention output", at.tokens * shape.heads * shape.head_width, at.compute)
+
+
+def _expanded(at: Setting, tensor: Tensor, name: str) -> Tensor:
+    """Keys or values for every head: a copy where heads share them."""
+    elements = at.tokens * at.shape.heads * at.shape.head_width
+    if tensor.elements == elements:
+        return tensor
+    return Tensor(f"{name}, for every head", elements, tensor.size)
+
+
+def check_attention(at: Setting) -> None:
+    """Refuse what no formula covers."""
+    if at.autocast and not at.cuda and at.shape.attention_dropout:
+        raise UnsupportedModel("no formula covers attention dropout on the CPU under autocast")
