@@ -9,7 +9,6 @@ docstring of `block_activations`.
 from __future__ import annotations
 
 from scheduler.memory.attention import attention as run_attention
-from scheduler.memory.attention import check_attention
 from scheduler.memory.mlp import mixture, mlp
 from scheduler.memory.operations import dropout, norm
 from scheduler.memory.setting import Lora, setting
@@ -65,7 +64,7 @@ def block_activations(
 
     Raises
     ------
-    InvalidCosts
+    InvalidRecipe
         A size is not a positive whole number, or a name is unknown.
     UnsupportedModel
         Nobody has derived a formula for this combination.
@@ -106,7 +105,6 @@ def block_activations(
         device=device,
         experts=experts,
     )
-    check_attention(at)
     tape = Tape()
     given = Tensor("input", at.tokens * shape.width, at.stream)
     after = norm(tape, at, given, "attention norm")

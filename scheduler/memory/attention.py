@@ -6,7 +6,6 @@ A = batch · heads · sequence², e bytes an element.
 
 from __future__ import annotations
 
-from scheduler.errors import UnsupportedModel
 from scheduler.memory.operations import dropout, linear, rms_norm, rotary
 from scheduler.memory.setting import Setting, linears
 from scheduler.memory.tape import Tape, Tensor
@@ -14,6 +13,8 @@ from scheduler.memory.tape import Tape, Tensor
 __all__ = ["attention"]
 
 _WIDEST_FUSED_HEAD = 256
+# Their rotary leaves part of a head as it is and joins the parts again, head by head in memory.
+_JOINED_BY_ROTARY = ("gpt_neox", "phi3")
 
 
 def attention(tape: Tape, at: Setting, x: Tensor) -> Tensor:
@@ -24,7 +25,8 @@ def attention(tape: Tape, at: Setting, x: Tensor) -> Tensor:
     """
     sizes = linears(at.shape)
     if "qkv" in sizes:
-        # Queries, keys and values are views of one tensor: whoever keeps one keeps all.
+        # Queries, keys and values are views of one tensor: whoever keeps one, not a copy of it,
+        # keeps all. Rotary makes copies of queries and keys.
         q = k = v = linear(tape, at, x, "qkv", *sizes["qkv"])
     else:
         q, k, v = (linear(tape, at, x, name, *sizes[name]) for name in ("q", "k", "v"))
@@ -32,7 +34,8 @@ def attention(tape: Tape, at: Setting, x: Tensor) -> Tensor:
         q = rms_norm(tape, at, q, "query norm", at.tokens * at.shape.heads)
         k = rms_norm(tape, at, k, "key norm", at.tokens * at.shape.kv_heads)
     if not at.shape.positions:
-        q, k = rotary(q, "queries"), rotary(k, "keys")
+        q = rotary(at, "queries", at.shape.query_width)
+        k = rotary(at, "keys", at.shape.kv_width)
     result = (_eager if at.eager else _fused)(tape, at, q, k, v)
     return linear(tape, at, result, "o", *sizes["o"])
 
@@ -42,6 +45,8 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     Kept: queries e·T·dq, keys and values e·T·dk each, the log of each row's sum of exponentials in
     fp32, 4·T·heads, and the output e·T·dq, which the output projection shares. No probabilities.
+    The output lies in memory as the queries do. Where rotary has put them head by head (GPT-NeoX,
+    Phi-3) the projection gets a copy, heads side by side, and keeps that as well when trained.
 
     With a padding mask keys and values are first expanded to all heads (e·T·dq each), and the
     boolean mask is turned into one of numbers in every layer, e·batch·sequence². Heads wider than
@@ -55,28 +60,30 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     shape = at.shape
     if not at.cuda and shape.attention_dropout:
-        return _by_steps(tape, at, q, v)
+        return _by_steps(tape, at, v)
     if at.padding_mask:
         tape.keep(Tensor("mask in numbers", at.batch * at.sequence**2, at.compute))
-    if (at.padding_mask or shape.head_width > _WIDEST_FUSED_HEAD) and shape.kv_heads > 1:
-        k, v = _expanded(at, k, "keys"), _expanded(at, v, "values")
+    if (
+        at.padding_mask or shape.head_width > _WIDEST_FUSED_HEAD
+    ) and 1 < shape.kv_heads < shape.heads:
+        k, v = _expanded(at, "keys"), _expanded(at, "values")
     tape.keep(q, k, v)
     tape.keep(Tensor("log of sums of exponentials", at.tokens * shape.heads, 4))
-    result = Tensor("attention output", at.tokens * shape.heads * shape.head_width, at.compute)
+    result = Tensor("attention output", at.tokens * shape.query_width, at.compute)
     tape.keep(result)
-    return result
+    copied = shape.family in _JOINED_BY_ROTARY and shape.heads > 1
+    return result.named("attention output, heads side by side") if copied else result
 
 
-def _by_steps(tape: Tape, at: Setting, q: Tensor, v: Tensor) -> Tensor:
+def _by_steps(tape: Tape, at: Setting, v: Tensor) -> Tensor:
     """Run what `_fused` becomes on the CPU with dropout."""
-    heads = Tensor("attention output", at.tokens * at.shape.heads * at.shape.head_width, 4)
+    heads = Tensor("attention output", at.tokens * at.shape.query_width, 4)
     tape.keep(heads.named("scaled queries"), heads.named("scaled keys"))
-    in_place = q is v and v.size == 4 and 1 in (at.batch, at.shape.heads)
-    tape.keep(v if in_place else heads.named("values in fp32"))
+    shared = at.shape.kv_heads < at.shape.heads
+    whole = v.size == 4 and not shared and 1 in (at.batch, at.shape.heads)
+    tape.keep(v if whole else heads.named("values in fp32"))
     every = Tensor("probabilities", at.probabilities, 4)
-    tape.keep(
-        every, every.named("probabilities' dropout mask"), every.named("dropped probabilities")
-    )
+    tape.keep(every, every.named("probabilities' dropout mask"), every.named("dropped ones"))
     return heads.named("attention output", at.compute)
 
 
@@ -88,31 +95,36 @@ def _eager(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     output. Llama computes it in fp32 and casts it: 4·A, and e·A for the cast, which the product
     with v keeps (one tensor when e = 4); GPT-2 computes it in its own dtype: e·A. Dropout keeps a
     mask of m bytes, m·A, and the product keeps what comes out of it, e·A, in place of the cast.
+    Gemma 2 caps the scores with a tanh, which keeps its output, e·A.
     The output is kept by its projection alone.
     """
     shape = at.shape
-    if k is not q and (at.batch, shape.kv_heads) != (1, 1):
-        k, v = _expanded(at, k, "keys"), _expanded(at, v, "values")
+    if not _readable(at):
+        q, k, v = (_expanded(at, name) for name in ("queries", "keys", "values"))
     tape.keep(q, k, v)
+    if shape.family == "gemma2":
+        tape.keep(Tensor("capped scores", at.probabilities, at.compute))
     in_fp32 = shape.family != "gpt2"
     softmax = Tensor("probabilities", at.probabilities, 4 if in_fp32 else at.compute)
     tape.keep(softmax)
-    cast = (
-        softmax if softmax.size == at.compute else softmax.named("cast probabilities", at.compute)
-    )
-    tape.keep(dropout(tape, at, cast, "probabilities' dropout", shape.attention_dropout))
-    return Tensor("attention output", at.tokens * shape.heads * shape.head_width, at.compute)
+    cast = softmax.named("cast probabilities", at.compute)
+    used = softmax if cast.size == softmax.size else cast
+    tape.keep(dropout(tape, at, used, "probabilities' dropout", shape.attention_dropout))
+    return Tensor("attention output", at.tokens * shape.query_width, at.compute)
 
 
-def _expanded(at: Setting, tensor: Tensor, name: str) -> Tensor:
-    """Keys or values for every head: a copy where heads share them."""
-    elements = at.tokens * at.shape.heads * at.shape.head_width
-    if tensor.elements == elements:
-        return tensor
-    return Tensor(f"{name}, for every head", elements, tensor.size)
+def _expanded(at: Setting, name: str) -> Tensor:
+    """Queries, keys or values in a tensor of their own, for every head."""
+    return Tensor(f"{name}, for every head", at.tokens * at.shape.query_width, at.compute)
 
 
-def check_attention(at: Setting) -> None:
-    """Refuse what no formula covers."""
-    if at.autocast and not at.cuda and at.shape.attention_dropout:
-        raise UnsupportedModel("no formula covers attention dropout on the CPU under autocast")
+def _readable(at: Setting) -> bool:
+    """Whether a product of all heads at once reads queries, keys and values where they are.
+
+    It sees batch and heads as one dimension. That is a copy, unless one of the two is 1; and a
+    copy for every head where heads share keys and values, unless all share one and the batch is 1.
+    """
+    shape = at.shape
+    if shape.kv_heads < shape.heads:
+        return at.batch == shape.kv_heads == 1
+    return 1 in (at.batch, shape.heads)

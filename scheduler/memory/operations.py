@@ -89,13 +89,13 @@ def layer_norm(tape: Tape, at: Setting, x: Tensor, name: str) -> Tensor:
     return x.named(f"{name} output")
 
 
-def rotary(x: Tensor, name: str) -> Tensor:
-    """Run x·cos + rotate_half(x)·sin.
+def rotary(at: Setting, name: str, features: int) -> Tensor:
+    """Run x·cos + rotate_half(x)·sin on queries or keys.
 
     Kept: the tables cos and sin, which the whole model shares and the embedding is charged with;
     nothing of x, since the tables get no gradient.
     """
-    return x.named(name)
+    return Tensor(name, at.tokens * features, at.compute)
 
 
 def activate(tape: Tape, at: Setting, x: Tensor) -> Tensor:

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.errors import InvalidCosts, UnsupportedModel
+from scheduler.errors import UnsupportedModel
+from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
+from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.shapes import Shape
-from scheduler.text import did_you_mean, shown
-from scheduler.values import plain
 
-__all__ = ["ATTENTIONS", "EXPERTS", "PRECISIONS", "TRAINED", "Lora", "Setting"]
+__all__ = [
+    "ATTENTIONS",
+    "EXPERTS",
+    "PRECISIONS",
+    "TRAINED",
+    "Lora",
+    "Setting",
+    "linears",
+    "setting",
+]
 
 PRECISIONS = ("bf16", "fp16", "fp32", "autocast")
 ATTENTIONS = ("sdpa", "eager")
 TRAINED = ("full", "frozen", "lora")
 EXPERTS = ("grouped", "batched", "eager")
 DEVICES = ("cuda", "cpu")
+# Families whose modules join several linear layers in one.
+_FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
+_FUSED_GATE = ("phi3",)
 _SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -29,8 +41,9 @@ class Lora:
     rank
         Features between A and B.
     targets
-        Which linear layers have one: q, k, v (or qkv where they are one layer), o, gate, up, down,
-        or "all" of those that the block has. ``q_proj`` is read as q.
+        Which linear layers have one: q, k, v (qkv where they are one layer), o, gate, up (gate_up
+        where they are one), down, or "all" of those that the block has, as `linears` names them.
+        ``q_proj`` is read as q. Experts get none.
     dtype
         Of the adapters: "bf16", "fp16" or "fp32".
     dropout
@@ -117,18 +130,21 @@ def setting(
 
     Raises
     ------
-    InvalidCosts
+    InvalidRecipe
         A size is not a positive whole number, or a name is unknown.
     UnsupportedModel
         Nobody has derived a formula for this combination.
     """
-    _choose("precision", precision, PRECISIONS)
-    _choose("attention", attention, ATTENTIONS)
-    _choose("train", train, TRAINED)
-    _choose("device", device, DEVICES)
-    _choose("experts", experts, EXPERTS)
+    for what, name, choices in (
+        ("precision", precision, PRECISIONS),
+        ("attention", attention, ATTENTIONS),
+        ("train", train, TRAINED),
+        ("device", device, DEVICES),
+        ("experts", experts, EXPERTS),
+    ):
+        check_choice(what, name, choices, InvalidRecipe)
     if (train == "lora") != (lora is not None):
-        raise InvalidCosts("train='lora' and lora=Lora(...) go together; give both or neither")
+        raise InvalidRecipe("train='lora' and lora=Lora(...) go together; give both or neither")
     autocast = precision == "autocast"
     size = 2 if autocast else _SIZES[precision]
     if autocast and (lora is not None or attention == "eager" or shape.experts):
@@ -136,10 +152,17 @@ def setting(
             "there is no formula for autocast with LoRA, eager attention or experts; "
             "say precision='bf16', or profile the model with scheduler.pytorch"
         )
+    if shape.family == "gemma2" and attention == "sdpa":
+        raise UnsupportedModel(
+            "Gemma 2 caps its attention scores, which no fused attention of transformers does; "
+            "say attention='eager'"
+        )
+    if autocast and device == "cpu" and shape.attention_dropout:
+        raise UnsupportedModel("there is no formula for attention dropout on the CPU in autocast")
     return Setting(
         shape=shape,
-        batch=positive("batch", batch),
-        sequence=positive("sequence", sequence),
+        batch=check_count("batch", batch, InvalidRecipe),
+        sequence=check_count("sequence", sequence, InvalidRecipe),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
@@ -147,7 +170,7 @@ def setting(
         train=train,
         lora=lora,
         targets=frozenset() if lora is None else _targets(shape, lora),
-        padding_mask=padding_mask,
+        padding_mask=check_flag("padding_mask", padding_mask, InvalidRecipe),
         cuda=device == "cuda",
         experts=experts,
     )
@@ -155,49 +178,28 @@ def setting(
 
 def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     """Input and output features of a block's linear layers, those of experts left out."""
-    queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    if fused_qkv(shape):
-        found = {"qkv": (shape.width, queries + 2 * keys)}
+    d, queries, keys = shape.width, shape.query_width, shape.kv_width
+    if shape.family in _FUSED_QKV:
+        found = {"qkv": (d, queries + 2 * keys)}
     else:
-        found = {
-            "q": (shape.width, queries),
-            "k": (shape.width, keys),
-            "v": (shape.width, keys),
-        }
-    found["o"] = (queries, shape.width)
-    if not shape.experts:
-        if shape.gated:
-            found["gate"] = (shape.width, shape.mlp_width)
-        found |= {"up": (shape.width, shape.mlp_width), "down": (shape.mlp_width, shape.width)}
-    return found
-
-
-def fused_qkv(shape: Shape) -> bool:
-    """Whether queries, keys and values come out of one linear layer."""
-    return shape.family == "gpt2"
-
-
-def positive(what: str, value: object) -> int:
-    """Return the value, which must be a whole number above zero."""
-    number = plain(value)
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidCosts(f"{what} must be a whole number >= 1, got {shown(number)}")
-    return number
-
-
-def _choose(what: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        known = ", ".join(choices)
-        raise InvalidCosts(
-            f"unknown {what} {shown(value)}{did_you_mean(value, choices)} (choices: {known})"
-        )
+        found = {"q": (d, queries), "k": (d, keys), "v": (d, keys)}
+    found["o"] = (queries, d)
+    if shape.experts:
+        return found
+    f = shape.mlp_width
+    if shape.family in _FUSED_GATE:
+        found["gate_up"] = (d, 2 * f)
+    elif shape.gated:
+        found |= {"gate": (d, f), "up": (d, f)}
+    else:
+        found["up"] = (d, f)
+    return found | {"down": (f, d)}
 
 
 def _targets(shape: Shape, lora: Lora) -> frozenset[str]:
-    positive("the rank of lora", lora.rank)
-    _choose("dtype of lora", lora.dtype, tuple(_SIZES))
-    if not 0 <= lora.dropout < 1:
-        raise InvalidCosts(f"the dropout of lora must be in [0, 1), got {shown(lora.dropout)}")
+    check_count("the rank of lora", lora.rank, InvalidRecipe)
+    check_choice("the dtype of lora", lora.dtype, _SIZES, InvalidRecipe)
+    check_probability("the dropout of lora", lora.dropout, InvalidRecipe)
     known = tuple(linears(shape))
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     found: set[str] = set()
@@ -205,9 +207,9 @@ def _targets(shape: Shape, lora: Lora) -> frozenset[str]:
         if name == "all":
             found |= set(known)
             continue
-        short = name.removesuffix("_proj")
-        _choose(f"LoRA target of {shape.name}", short, (*known, "all"))
-        found.add(short)
+        short = name.removesuffix("_proj") if isinstance(name, str) else name
+        what = f"a LoRA target of {shape.name}"
+        found.add(check_choice(what, short, (*known, "all"), InvalidRecipe))
     if not found:
-        raise InvalidCosts(f"lora needs a target; choices: {', '.join(known)}, all")
+        raise InvalidRecipe(f"lora needs a target; choose from {', '.join(known)}, all")
     return frozenset(found)
