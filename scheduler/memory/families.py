@@ -155,8 +155,10 @@ def _layer_normed(config: _Config, heads: str, mlp_width: int) -> dict[str, Any]
 def _gpt2(config: _Config) -> dict[str, Any]:
     if config.flag("add_cross_attention", False):
         config.refuse("add_cross_attention", True, "only decoders without an encoder are known")
-    residual, embedding = (
-        config.record.get(field) or 0.0 for field in ("resid_pdrop", "embd_pdrop")
+    # Where a config says nothing, transformers drops a tenth.
+    residual, embedding, attention = (
+        config.record.get(field, 0.1) or 0.0
+        for field in ("resid_pdrop", "embd_pdrop", "attn_pdrop")
     )
     if bool(residual) != bool(embedding):
         config.refuse("embd_pdrop", embedding, f"resid_pdrop is {residual}; drop at both or none")
@@ -171,7 +173,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
         "output_bias": True,
         "tied": config.flag("tie_word_embeddings", True),
         "dropout": residual,
-        "attention_dropout": config.record.get("attn_pdrop") or 0.0,
+        "attention_dropout": attention,
     }
 
 
@@ -215,7 +217,7 @@ def _qwen_moe(config: _Config) -> dict[str, Any]:
     if dense:
         config.refuse("mlp_only_layers", dense, "only models whose blocks are all alike are known")
     if step != 1:
-        config.refuse("decoder_sparse_step", step, "only models with experts in every block are")
+        config.refuse("decoder_sparse_step", step, "only experts in every block are known")
     return (
         _common(config)
         | _experts(config, "num_experts", "num_local_experts")
