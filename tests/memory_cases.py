@@ -256,7 +256,7 @@ READERS: dict[str, Reader] = {
 NOT_COVERED = {
     r"AdamW .* step temporaries .*": "of the optimizer's step, not of activations",
     r"loss head: HF v4 loss .*": "transformers 4 is not what is installed; head_activations has 5",
-    r"loss head: chunked CE x8, all logits first: step peak .*": "keeps what no chunks keep: unused",
+    r"loss head: chunked CE x8, all logits first: step peak .*": "keeps what no chunks do: unused",
 }
 
 
