@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.memory.kernels import cast, dropout, multiply, rms_norm, rotary, split, unary, view
+from scheduler.memory.kernels import cast, dropout, rms_norm, rotary, split, unary, view
 from scheduler.memory.modules import project
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting, linears

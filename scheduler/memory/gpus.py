@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidRecipe
@@ -83,7 +84,7 @@ class Gpu:
 
 
 def _gpu(name: str, tera_flops: float, giga_bytes: float, sold_gb: int, gib: float) -> Gpu:
-    return Gpu(name, tera_flops * 1e12, giga_bytes * 1e9, sold_gb * 10**9, int(gib * _GIB))
+    return Gpu(name, tera_flops * 1e12, giga_bytes * 1e9, sold_gb * 10**9, ceil(gib * _GIB))
 
 
 GPUS = {

@@ -121,7 +121,8 @@ def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
     """Run transformers' loss of a causal model: cross-entropy against labels shifted by one."""
     upcast = cast(paper, logits, size)
     padded = paper.compute((), at.batch * (at.sequence + 1), 8)
-    labels = paper.compute((padded,), at.tokens, 8)
+    # One row is contiguous where it is: the shifted labels are then a view.
+    labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
     chances = unary(paper, upcast, saves="output")
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
     n = chances.elements
