@@ -63,10 +63,10 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _by_steps(tape, at, v)
     if at.padding_mask:
         tape.keep(Tensor("mask in numbers", at.batch * at.sequence**2, at.compute))
-    if (
-        at.padding_mask or shape.head_width > _WIDEST_FUSED_HEAD
-    ) and 1 < shape.kv_heads < shape.heads:
-        k, v = _expanded(at, "keys"), _expanded(at, "values")
+    if _expands(at):
+        # One head is expanded in place, but autocast casts the keys (fp32 out of rotary) after it.
+        k = _expanded(at, "keys") if shape.kv_heads > 1 or at.autocast else k
+        v = _expanded(at, "values") if shape.kv_heads > 1 else v
     tape.keep(q, k, v)
     tape.keep(Tensor("log of sums of exponentials", at.tokens * shape.heads, 4))
     result = Tensor("attention output", at.tokens * shape.query_width, at.compute)
@@ -75,13 +75,19 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return result.named("attention output, heads side by side") if copied else result
 
 
+def _expands(at: Setting) -> bool:
+    """Whether transformers expands keys and values to all heads before a fused attention."""
+    wide = at.shape.head_width > _WIDEST_FUSED_HEAD
+    return (at.padding_mask or wide) and at.shape.kv_heads < at.shape.heads
+
+
 def _by_steps(tape: Tape, at: Setting, v: Tensor) -> Tensor:
     """Run what `_fused` becomes on the CPU with dropout."""
     heads = Tensor("attention output", at.tokens * at.shape.query_width, 4)
     tape.keep(heads.named("scaled queries"), heads.named("scaled keys"))
     shared = at.shape.kv_heads < at.shape.heads
-    whole = v.size == 4 and not shared and 1 in (at.batch, at.shape.heads)
-    tape.keep(v if whole else heads.named("values in fp32"))
+    in_place = _readable(at) and (_expands(at) or not shared)
+    tape.keep(v if v.size == 4 and in_place else heads.named("values in fp32"))
     every = Tensor("probabilities", at.probabilities, 4)
     tape.keep(every, every.named("probabilities' dropout mask"), every.named("dropped ones"))
     return heads.named("attention output", at.compute)
