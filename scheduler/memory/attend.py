@@ -12,8 +12,11 @@ __all__ = ["attend"]
 _WIDEST_FUSED_HEAD = 256
 
 
-def attend(paper: Paper, at: Setting, x: Value) -> Value:
-    """Run attention on the normed input, its output projection and GPT-2's dropout with it."""
+def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
+    """Run attention on the normed input, its output projection and GPT-2's dropout with it.
+
+    Eager attention also returns the probabilities, and the block refers to them to its end.
+    """
     shape = at.shape
     if "qkv" in linears(shape):
         widths = [shape.query_width, shape.kv_width, shape.kv_width]
@@ -27,9 +30,9 @@ def attend(paper: Paper, at: Setting, x: Value) -> Value:
         k = rms_norm(paper, at, k, shape.head_width)
     if not shape.positions:
         q, k = _turned(paper, at, q, k)
-    x = (_eager if at.eager else _fused)(paper, at, q, k, v)
+    x, probabilities = (_eager if at.eager else _fused)(paper, at, q, k, v)
     x = project(paper, at, x, "o")
-    return dropout(paper, at, x, shape.dropout)
+    return dropout(paper, at, x, shape.dropout), probabilities
 
 
 def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
@@ -38,7 +41,7 @@ def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value
     return turned, rotary(paper, k, table)
 
 
-def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
     """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
 
     A causal mask halves both, as flash kernels skip what it hides; a padding mask does not.
@@ -63,7 +66,7 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
         return [paper.compute((), n, at.compute) for n in sizes]
 
     paper.record(made, (q, k, v), back, saved)
-    return made
+    return made, None
 
 
 def _expanded(paper: Paper, at: Setting, x: Value) -> Value:
@@ -72,7 +75,7 @@ def _expanded(paper: Paper, at: Setting, x: Value) -> Value:
     return made
 
 
-def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation."""
     if at.shape.kv_heads < at.shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
@@ -82,7 +85,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     scores = cast(paper, unary(paper, cast(paper, scores, size), saves="output"), at.compute)
     scores = dropout(paper, at, scores, at.shape.attention_dropout)
     made = _product(paper, at, scores, v, heads)
-    return view(paper, made, copied=True)
+    return view(paper, made, copied=True), scores
 
 
 def _scores(paper: Paper, at: Setting, q: Value, k: Value) -> Value:

@@ -78,7 +78,8 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
     x = norm(paper, at, x)
     if at.shape.parallel:
         return _parallel(paper, at, residual, x)
-    x = attended = attend(paper, at, x)
+    x, _probabilities = attend(paper, at, x)
+    attended = x
     if at.shape.family != "gpt2":
         del attended  # GPT-2's block refers to it to its end
     if at.shape.norms == 4:
@@ -93,7 +94,7 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
 
 
 def _parallel(paper: Paper, at: Setting, given: Value, x: Value) -> Value:
-    attended = attend(paper, at, x)
+    attended, _probabilities = attend(paper, at, x)
     x = norm(paper, at, given)
     x = mlp(paper, at, x)
     x = add(paper, x, attended)
