@@ -37,8 +37,9 @@ def mixture(tape: Tape, at: Setting, x: Tensor) -> Tensor:
 
     Router: its linear layer keeps x; softmax in fp32 keeps its output, 4·T·E; top-k keeps int64
     indices, 8·T·k; the division of the k chosen by their sum, in place, keeps the sum, 4·T, and a
-    copy of what was there before, 4·T·k: 4·T·E + 12·T·k + 4·T. Qwen2-MoE does not divide (its
-    ``norm_topk_prob`` is off in all published models), and Qwen's weights are cast to e bytes.
+    copy of what was there before, 4·T·k: 4·T·E + 12·T·k + 4·T. Qwen's weights are
+    cast to e bytes, and a config decides whether they are divided (``norm_topk_prob``, which a
+    shape does not hold): Qwen2-MoE is taken not to divide, Qwen3-MoE to do so.
 
     Experts work on T·k rows, whatever the routing is. A row keeps gate x and up x together 2·e·f,
     act(gate x) e·f, and the output e·d by its product with the weight of u bytes (u = 4; Qwen e);
