@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import json
 import pickle
 import subprocess
@@ -17,6 +19,7 @@ from scheduler.memory import Fit, Lora, Shape, fit, load_shape
 from scheduler.memory.fit import default_margin
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.search import largest
+from scheduler.memory.shapes import shape_names
 from scheduler.memory.sqrt import best_ratio_k, boundary_and_interior, explain, integer_saving
 from scheduler.memory.steps import keep_all_peak, moments, smallest_peak
 from scheduler.memory.training import Training
@@ -93,6 +96,17 @@ def test_gradients_are_counted_once(name: str) -> None:
     always = found.state.total_bytes - found.gradients_bytes
     assert found.reserved_bytes == always + found.margin_bytes
     assert found.reserved_bytes + found.moments[-1].bytes >= found.state.total_bytes
+
+
+@pytest.mark.parametrize("name", shape_names())
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp32", "autocast"])
+def test_costs_and_state_agree_on_gradients(name: str, precision: str) -> None:
+    shape = load_shape(name)
+    if precision == "autocast" and shape.experts:
+        return
+    training = Training(shape, load_gpu("h100"), precision)
+    made = sum(layer.gradient_bytes for layer in training.costs(1, 16).layers)
+    assert made == training.state.gradients_bytes
 
 
 def test_the_smallest_budget_is_the_smallest() -> None:
@@ -367,6 +381,42 @@ def test_explain() -> None:
     assert max(map(len, text.splitlines())) <= 100
     short = replace(SMALL, layers=1)
     assert "k = 1" in explain(short, 1, 16)
+
+
+# --- published figures --------------------------------------------------------------------------
+
+# Rows whose listed formula is of another code base, or leaves out what costs count (working memory,
+# dequantised weights), or adds moments that are not at once.
+OTHERWISE = {7, 16, 21, 25, 26, 27, 44, 45, 46, 47}
+
+
+def published() -> Any:
+    """The module benchmarks/memory.py."""
+    spec = importlib.util.spec_from_file_location("published", ROOT / "benchmarks" / "memory.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_published_figures_within_their_listed_error(capsys: pytest.CaptureFixture[str]) -> None:
+    module = published()
+    with module.DATA.open(encoding="utf-8", newline="") as file:
+        rows = {int(row["n"]): row for row in csv.DictReader(file)}
+    assert rows.keys() == module.ROWS.keys() | module.NOT_COVERED.keys()
+    assert not module.ROWS.keys() & module.NOT_COVERED.keys()
+    for n, calculate in module.ROWS.items():
+        error = calculate() / module.UNITS[rows[n]["unit"]] / float(rows[n]["published"]) - 1
+        if n not in OTHERWISE:
+            listed = abs(float(rows[n]["rel_err"].rstrip("%"))) / 100
+            assert abs(error) <= listed + 0.0001, n
+        elif rows[n]["kind"] != "conflict":
+            assert abs(error) < 0.09, n
+    assert module.main([]) == 0
+    out = capsys.readouterr().out
+    assert "44 rows, median error 0." in out
+    assert module.main(["nowhere.csv"]) == 2
 
 
 # --- the house ----------------------------------------------------------------------------------
