@@ -66,7 +66,7 @@ def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     """
     shape = _shape(arguments)
     recipe = _recipe(arguments)
-    needs = [name for name in ("zero", "gpus", "base", "update") if name in recipe]
+    needs = [name for name in ("zero", "gpus", "base", "accumulate", "update") if name in recipe]
     if arguments.optimizer is None and needs:
         raise InvalidRecipe(f"--{needs[0]} needs --optimizer: it changes the persistent state")
     if "update" in recipe:
@@ -132,7 +132,7 @@ def _shape(arguments: Namespace) -> Shape:
 def _recipe(arguments: Namespace) -> dict[str, Any]:
     """What `Training` takes, as far as it was given."""
     names = ("precision", "optimizer", "gpus", "base", "attention", "loss", "update", "efficiency")
-    recipe = _given(arguments, names)
+    recipe = _given(arguments, (*names, "accumulate"))
     if arguments.gpu is not None:
         recipe["gpu"] = load_gpu(arguments.gpu)
     if arguments.zero is not None:

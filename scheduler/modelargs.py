@@ -23,7 +23,11 @@ _OPTIONS = (
     ("update", str, "U", "optimizer's step: fused (default), foreach"),
     ("efficiency", float, "SHARE", "of the GPU's peak FLOP/s that training reaches"),
 )
-MODEL_OPTIONS = (*(name for name, *_ in _OPTIONS), "frozen")
+_FLAGS = (
+    ("frozen", "train no weight"),
+    ("accumulate", "gradients of earlier micro-batches are there from the start"),
+)
+MODEL_OPTIONS = tuple(name for name, *_ in (*_OPTIONS, *_FLAGS))
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -34,4 +38,5 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     for name, kind, metavar, text in _OPTIONS:
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
-    group.add_argument("--frozen", action="store_true", default=None, help="train no weight")
+    for name, text in _FLAGS:
+        group.add_argument(f"--{name}", action="store_true", default=None, help=text)

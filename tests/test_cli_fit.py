@@ -70,7 +70,7 @@ def test_fit_with_every_option(capsys: Capture) -> None:
         *("--model", "llama-7b", "--gpu", "a100-40", "--batch", "2", "--sequence", "1024"),
         *("--precision", "bf16", "--optimizer", "adam-8bit", "--zero", "fsdp", "--gpus", "4"),
         *("--lora", "r=16,targets=q+v,dtype=fp32,dropout=0.05", "--base", "nf4-double"),
-        *("--attention", "eager", "--loss", "bf16", "--update", "foreach"),
+        *("--attention", "eager", "--loss", "bf16", "--update", "foreach", "--accumulate"),
         *("--efficiency", "0.4", "--margin", "2GiB", "--budget", "39GB"),
     )
     status, out, _ = run(capsys, "fit", *arguments, "--json")
@@ -90,6 +90,7 @@ def test_fit_with_every_option(capsys: Capture) -> None:
         attention="eager",
         loss="bf16",
         update="foreach",
+        accumulate=True,
         efficiency=0.4,
         margin="2GiB",
         budget="39GB",

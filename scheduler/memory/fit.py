@@ -55,6 +55,7 @@ def fit(
     attention: str = "sdpa",
     loss: str = "hf",
     update: str = "fused",
+    accumulate: bool = False,
     margin: object = None,
     budget: object = None,
     efficiency: Efficiency = None,
@@ -63,9 +64,10 @@ def fit(
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
 
     A step's memory is highest at one of three moments. What is always there (weights, master,
-    moments) is the same in all: (1) the loss: all saved activations and the logits' gradients;
-    (2) the backward of some layer: what is still saved, that layer, and gradients so far; (3) the
-    optimizer's step: all gradients and its temporaries. The peak is the largest, not their sum.
+    moments; gradients where they accumulate) is the same in all: (1) the loss: all saved
+    activations and the logits' gradients; (2) the backward of some layer: what is still saved,
+    that layer, and gradients so far; (3) the optimizer's step: all gradients and its temporaries.
+    The peak is the largest of the three, not their sum.
 
     Parameters
     ----------
@@ -74,8 +76,7 @@ def fit(
     gpu, efficiency
         The GPU: its memory and the times of a plan. See `costs_from_shape`.
     batch, sequence
-        Sequences on one GPU in a step without accumulation, and tokens in each; default: see
-        `default_sequence`.
+        Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
     precision, optimizer
         See `training_state`.
     zero, gpus
@@ -83,7 +84,7 @@ def fit(
         is working memory: see `Training.costs`.
     train, lora, attention, loss
         See `costs_from_shape`; lora=Lora(...) with train="lora".
-    base, update
+    base, update, accumulate
         See `Training`.
     margin
         Bytes, or text such as "4GiB"; default: see `default_margin`.
@@ -115,6 +116,7 @@ def fit(
         loss=loss,
         base=base,
         update=update,
+        accumulate=accumulate,
         efficiency=efficiency,
     )
     if sequence is None:

@@ -28,7 +28,10 @@ def fit_lines(fit: Fit) -> list[str]:
         *_row("plan", _plan(fit)),
         "",
         *_row("state", _state(fit)),
-        *_row("margin", f"{format_bytes(fit.margin_bytes)} for what is no tensor"),
+        *_row(
+            "margin",
+            f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
+        ),
         *_row("left", _left(fit)),
         "",
         *_moments(fit),
@@ -37,7 +40,7 @@ def fit_lines(fit: Fit) -> list[str]:
 
 
 def _row(label: str, text: str) -> list[str]:
-    lines = textwrap.wrap(text, _WIDTH - _LABEL - 2, break_long_words=True)
+    lines = textwrap.wrap(text, _WIDTH - _LABEL - 2, break_on_hyphens=False)
     head = [f"{label:>{_LABEL}}  {lines[0]}"]
     return head + [" " * (_LABEL + 2) + line for line in lines[1:]]
 
@@ -58,6 +61,8 @@ def _recipe(fit: Fit) -> str:
         parts[-1] = f"LoRA r={lora.rank} on {targets} in {lora.dtype}{dropout}"
     if training.base is not None:
         parts.append(f"base in {training.base}")
+    if training.accumulate:
+        parts.append("gradients accumulate")
     parts += [f"{training.attention} attention", f"loss {training.loss}"]
     return ", ".join(parts)
 

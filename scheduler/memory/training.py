@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from scheduler.costs import CostGraph
 from scheduler.layers import LayerCost
-from scheduler.memory.checks import check_choice
+from scheduler.memory.checks import check_choice, check_flag
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -48,6 +48,9 @@ class Training:
     update
         "fused": the optimizer's step needs nothing more. "foreach": torch's default for optimizers
         made by hand, which holds one temporary the size of all parameters it updates.
+    accumulate
+        Gradients of earlier micro-batches are there from the start, in their own dtype; the step
+        looked at is one that adds to them.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Training:
     loss: str = "hf"
     base: str | None = None
     update: str = "fused"
+    accumulate: bool = False
     efficiency: Efficiency = None
     state: State = field(init=False)
     sharding: Sharding = field(init=False)
@@ -77,12 +81,12 @@ class Training:
         check_choice("precision", self.precision, PRECISIONS, InvalidRecipe)
         check_choice("train", self.train, TRAINED, InvalidRecipe)
         check_choice("update", self.update, UPDATES, InvalidRecipe)
+        check_flag("accumulate", self.accumulate, InvalidRecipe)
         if self.base is not None:
             check_choice("base", self.base, BASES, InvalidRecipe)
             if self.train == "full":
                 raise InvalidRecipe(
-                    f"base={self.base!r} stores weights that do not train; "
-                    "say train='lora' or 'frozen'"
+                    f"base={self.base!r} stores weights that do not train; say train='lora'"
                 )
         alone = {"tensor": 1, "pipeline": 1, "sequence": 1, "context": 1, "expert": 1}
         sharding = resolve_sharding(self.zero, self.gpus, **alone)
@@ -124,14 +128,19 @@ class Training:
         With ZeRO-3 a layer's weights are whole while it runs, and those of the layer that runs
         next are fetched meanwhile: both are working memory, forward and backward.
 
+        With `accumulate` no gradient is made to stay: a layer's new one is working memory of its
+        backward until it is added. That is an upper bound: torch adds parameter by parameter.
+
         A base in blocks of 4 bits is turned into 2 bytes a weight for each product: working memory
         of the block's largest linear layer.
         """
         costs = self.unsharded_costs(batch, sequence)
         layers = costs.layers
         n, stage = self.sharding.data, self.sharding.stage
-        if stage >= 2 and n > 1:
-            layers = tuple(_reduced(layer, n) for layer in layers)
+        if self.accumulate:
+            layers = tuple(_with_gradient(layer, 0) for layer in layers)
+        elif stage >= 2 and n > 1:
+            layers = tuple(_with_gradient(la, -(-la.gradient_bytes // n)) for la in layers)
         working = [0] * len(layers)
         if stage == 3 and n > 1:
             sizes = self._weights_of_layers(len(layers))
@@ -255,13 +264,13 @@ class Training:
         return [ends[0], *[block] * (count - 2), ends[1]]
 
 
-def _reduced(layer: LayerCost, gpus: int) -> LayerCost:
-    """The layer where each of the GPUs keeps its part of the gradient only."""
-    part = -(-layer.gradient_bytes // gpus)
+def _with_gradient(layer: LayerCost, part: int) -> LayerCost:
+    """The layer of whose gradient `part` stays; the rest is working memory of its backward."""
+    passing = layer.gradient_bytes - part
     return replace(
         layer,
         gradient_bytes=part,
-        backward_transient_bytes=layer.backward_transient_bytes + layer.gradient_bytes - part,
+        backward_transient_bytes=layer.backward_transient_bytes + passing,
     )
 
 

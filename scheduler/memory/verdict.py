@@ -128,7 +128,9 @@ class Fit:
         """All of it as JSON values; sizes in bytes, of one GPU."""
         training = self.training
         names = ("precision", "optimizer", "zero", "gpus", "train", "attention", "loss")
-        recipe = {name: getattr(training, name) for name in (*names, "base", "update")}
+        recipe = {
+            name: getattr(training, name) for name in (*names, "base", "update", "accumulate")
+        }
         plan = None if self.plan is None else {**self.plan.to_dict(), "overhead": self.overhead}
         return {
             "model": self.shape.name,
