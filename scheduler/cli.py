@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from scheduler.errors import InfeasibleBudget, SchedulerError
+from scheduler.modelargs import add_model_options
 
 __all__ = ["main"]
 
@@ -27,6 +28,7 @@ examples:
   {PROGRAM} solve costs.json --budget 40GB --reserved 2GB -o plan.json
   {PROGRAM} frontier costs.json --csv > frontier.csv
   {PROGRAM} show plan.json --costs costs.json
+  {PROGRAM} fit --model llama-3-8b --gpu h100 --sequence 8192 --zero 3 --gpus 8
 
 exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget (4 is kept for time limits)
 """
@@ -119,7 +121,28 @@ def _parser() -> argparse.ArgumentParser:
 
     show = _command(commands, "show", "a cost file as a table, or a plan file", "cost or plan")
     show.add_argument("--costs", dest="plan_costs", metavar="COSTS", help="replay the plan on them")
+
+    for command in (solve, compare, frontier, show):
+        add_model_options(command)
+    _add_fit(commands)
     return parser
+
+
+def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
+    what = "whether a training run fits a GPU, and what checkpointing makes of it"
+    fit = commands.add_parser("fit", help=what, description=f"Print {what}.", allow_abbrev=False)
+    fit.add_argument("--budget", metavar="SIZE", help=f"default: the GPU's memory; {_SIZE}")
+    fit.add_argument(
+        "--margin",
+        metavar="SIZE",
+        help="for CUDA context, fragmentation, communication (default: 1GiB, 3%% of the budget "
+        "and, on several GPUs, 1GiB)",
+    )
+    fit.add_argument("--explain", action="store_true", help="add what the √L rule says of it")
+    fit.add_argument("--no-search", action="store_true", help="no largest batch and sequence")
+    fit.add_argument("--json", action="store_true", help="print JSON")
+    add_model_options(fit)
+    fit.set_defaults(run=lambda arguments: _run("fit", arguments))
 
 
 def _command(
@@ -137,6 +160,10 @@ def _command(
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:
+    if name == "fit":
+        from scheduler import fitcommand
+
+        return fitcommand.fit(arguments)
     from scheduler import commands
 
     run: Callable[[argparse.Namespace], int] = getattr(commands, name)

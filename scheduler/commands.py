@@ -12,23 +12,28 @@ from scheduler import api
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, SchedulerError
 from scheduler.files import read_text
+from scheduler.modelargs import MODEL_OPTIONS
 from scheduler.plan import Plan
 from scheduler.planfile import is_plan, parse_plan
 from scheduler.report.table import spread
-from scheduler.text import format_bytes, format_time
+from scheduler.text import format_both, format_bytes, format_time
+from scheduler.units import parse_bytes
 
 __all__ = ["compare", "frontier", "show", "solve"]
 
-_DATA = "name a cost file, - for standard input, or an example: --example gpt2-small"
+_DATA = (
+    "name a cost file, - for standard input, or an example: --example gpt2-small; "
+    "or a model: --model llama-3-8b"
+)
 
 
 def solve(arguments: Namespace) -> int:
     """``solve``: print the plan, and write it where asked."""
-    costs = _read_costs(arguments)
+    costs, reserved = _read_reserving(arguments)
     plan = api.solve(
         costs,
         budget=_budget(arguments),
-        reserved=arguments.reserved,
+        reserved=reserved,
         method=arguments.method,
         max_points=arguments.max_points,
         memory_limit=arguments.memory_limit,
@@ -42,10 +47,11 @@ def solve(arguments: Namespace) -> int:
 
 def compare(arguments: Namespace) -> int:
     """``compare``: one row a method; status 3 when not even the optimum fits."""
+    costs, reserved = _read_reserving(arguments)
     comparison = api.compare(
-        _read_costs(arguments),
+        costs,
         budget=_budget(arguments),
-        reserved=arguments.reserved,
+        reserved=reserved,
         max_points=arguments.max_points,
         memory_limit=arguments.memory_limit,
     )
@@ -84,9 +90,10 @@ def frontier(arguments: Namespace) -> int:
 
 def show(arguments: Namespace) -> int:
     """``show``: a cost file as a table, or a plan, replayed where its costs are given."""
-    if arguments.example is not None or arguments.costs is None:
+    if arguments.example is not None or arguments.model is not None or arguments.costs is None:
         shown: Plan | CostGraph = _read_costs(arguments)
     else:
+        _refuse_model_options(arguments)
         text, source = _read(arguments.costs, "cost or plan file")
         kind = Plan if is_plan(parse_plan(text, source)) else CostGraph
         shown = kind.from_json(text, source)
@@ -119,16 +126,60 @@ def _budget(arguments: Namespace) -> str:
     return budget
 
 
+def _read_reserving(arguments: Namespace) -> tuple[CostGraph, object]:
+    """The costs, and what comes off the budget: as asked, and a model's state on top."""
+    costs, state = _read_costs_and_state(arguments)
+    if not state:
+        return costs, arguments.reserved
+    from scheduler.fitcommand import check_room
+
+    reserved = state + parse_bytes(arguments.reserved, what="reserved", allow_zero=True)
+    check_room(costs, parse_bytes(_budget(arguments)), reserved)
+    _say_state(state, "comes off the budget")
+    return costs, reserved
+
+
 def _read_costs(arguments: Namespace) -> CostGraph:
-    if arguments.example is not None:
-        if arguments.costs is not None:
-            raise InvalidCosts(
-                f"both {arguments.costs!r} and --example {arguments.example} are given; name one"
-            )
-        return CostGraph.example(arguments.example)
-    if arguments.costs is None:
+    costs, state = _read_costs_and_state(arguments)
+    if state:
+        _say_state(state, "comes on top of these figures")
+    return costs
+
+
+def _read_costs_and_state(arguments: Namespace) -> tuple[CostGraph, int]:
+    """The costs that are named, and the persistent state of a model with --optimizer."""
+    sources = [
+        *([repr(arguments.costs)] if arguments.costs is not None else []),
+        *([f"--example {arguments.example}"] if arguments.example is not None else []),
+        *([f"--model {arguments.model}"] if arguments.model is not None else []),
+    ]
+    if not sources:
         raise InvalidCosts(f"no costs given; {_DATA}")
-    return CostGraph.from_json(*_read(arguments.costs, "cost file"))
+    if len(sources) > 1:
+        raise InvalidCosts(f"both {sources[0]} and {sources[1]} are given; name one")
+    if arguments.model is not None:
+        from scheduler.fitcommand import model_costs
+
+        return model_costs(arguments)
+    _refuse_model_options(arguments)
+    if arguments.example is not None:
+        return CostGraph.example(arguments.example), 0
+    return CostGraph.from_json(*_read(arguments.costs, "cost file")), 0
+
+
+def _refuse_model_options(arguments: Namespace) -> None:
+    for name in MODEL_OPTIONS:
+        if getattr(arguments, name) is not None:
+            raise SchedulerError(f"--{name} describes a model; name it, as in --model llama-3-8b")
+
+
+def _say_state(state_bytes: int, what: str) -> None:
+    # The gradients of a step are in its costs, so a plan has them already.
+    print(
+        f"checkpoint-scheduler: the persistent state without gradients, "
+        f"{format_both(state_bytes)}, {what}",
+        file=sys.stderr,
+    )
 
 
 def _read(path: str, what: str) -> tuple[str, str]:

@@ -1,0 +1,150 @@
+"""``fit``, and the costs of a model for the other commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import Any
+
+from scheduler.costs import CostGraph
+from scheduler.errors import InfeasibleBudget
+from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.fit import default_sequence
+from scheduler.memory.fit import fit as fit_model
+from scheduler.memory.gpus import load_gpu
+from scheduler.memory.setting import Lora
+from scheduler.memory.shapes import Shape, load_shape
+from scheduler.memory.sqrt import explain
+from scheduler.memory.steps import smallest_peak
+from scheduler.memory.training import Training
+from scheduler.memory.verdict import counted_gradients
+from scheduler.text import shown
+
+__all__ = ["check_room", "fit", "model_costs", "parse_lora"]
+
+_LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
+
+
+def fit(arguments: Namespace) -> int:
+    """``fit``: one screen; status 3 when no plan fits."""
+    shape = _shape(arguments)
+    found = fit_model(
+        shape,
+        **_recipe(arguments),
+        **_given(arguments, ("batch", "sequence", "margin", "budget")),
+        search=not arguments.no_search,
+    )
+    training = found.training
+    why = None
+    if arguments.explain:
+        why = explain(
+            shape,
+            found.batch,
+            found.sequence,
+            precision=training.compute,
+            attention=training.attention,
+            train=training.train,
+            lora=training.lora,
+            costs=found.costs,
+        )
+    if arguments.json:
+        record = found.to_dict() | ({} if why is None else {"explanation": why})
+        print(json.dumps(record, indent=1))
+    else:
+        print(found if why is None else f"{found}\n\n{why}")
+    if found.plan is not None:
+        return 0
+    print(f"checkpoint-scheduler: error: {found.infeasible()}", file=sys.stderr)
+    return 3
+
+
+def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
+    """The costs of ``--model`` and, with ``--optimizer``, the state that is always there.
+
+    Gradients that the costs count are not in the second: a plan has them already.
+    """
+    shape = _shape(arguments)
+    recipe = _recipe(arguments)
+    needs = [name for name in ("zero", "gpus", "base", "accumulate", "update") if name in recipe]
+    if arguments.optimizer is None and needs:
+        raise InvalidRecipe(f"--{needs[0]} needs --optimizer: it changes the persistent state")
+    if "update" in recipe:
+        raise InvalidRecipe("--update goes with the command fit, which counts the optimizer's step")
+    training = Training(shape=shape, **{"gpu": load_gpu("h100"), **recipe})
+    sequence = default_sequence(shape) if arguments.sequence is None else arguments.sequence
+    batch = 1 if arguments.batch is None else arguments.batch
+    costs = training.costs(batch, sequence)
+    if arguments.optimizer is None:
+        return costs, 0
+    state = training.state
+    return costs, state.total_bytes - counted_gradients(costs, state)
+
+
+def check_room(costs: CostGraph, budget_bytes: int, reserved_bytes: int) -> None:
+    """Say what is needed where the state alone is more than the budget: that is no bad input."""
+    if reserved_bytes >= budget_bytes:
+        least, set_by = smallest_peak(costs)
+        raise InfeasibleBudget(budget_bytes, least + reserved_bytes, set_by, reserved_bytes)
+
+
+def parse_lora(text: str) -> Lora:
+    """Adapters as ``--lora`` writes them: ``r=16,targets=q,v,dtype=bf16``.
+
+    A part without ``=`` continues the part before it, so targets may be joined by , or +.
+    """
+    parts: list[tuple[str, str]] = []
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if equals:
+            parts.append((name, value))
+        elif parts and parts[-1][0] == "targets":
+            parts[-1] = ("targets", f"{parts[-1][1]}+{name}")
+        else:
+            raise InvalidRecipe(f"--lora {shown(text)} has a part {shown(part)} without =; {_LORA}")
+    values: dict[str, Any] = {}
+    for name, value in parts:
+        if name in values:
+            raise InvalidRecipe(f"--lora {shown(text)} gives {name} twice; {_LORA}")
+        values[name] = value
+    if "r" not in values or not values.keys() <= {"r", "targets", "dtype", "dropout"}:
+        odd = [name for name in values if name not in ("r", "targets", "dtype", "dropout")]
+        what = f"an unknown part {odd[0]!r}" if odd else "no r"
+        raise InvalidRecipe(f"--lora {shown(text)} has {what}; {_LORA}")
+    try:
+        rank = int(values.pop("r"))
+        dropout = float(values.pop("dropout", "0"))
+    except ValueError as error:
+        raise InvalidRecipe(
+            f"--lora {shown(text)} has no number where one is due; {_LORA}"
+        ) from error
+    targets = values.pop("targets", "all")
+    named = "all" if targets == "all" else tuple(targets.split("+"))
+    return Lora(rank, named, dropout=dropout, **values)
+
+
+def _shape(arguments: Namespace) -> Shape:
+    if arguments.model is None:
+        raise InvalidRecipe("no model given; add one, as in --model llama-3-8b")
+    return load_shape(arguments.model)
+
+
+def _recipe(arguments: Namespace) -> dict[str, Any]:
+    """What `Training` takes, as far as it was given."""
+    names = ("precision", "optimizer", "gpus", "base", "attention", "loss", "update", "efficiency")
+    recipe = _given(arguments, (*names, "accumulate"))
+    if arguments.gpu is not None:
+        recipe["gpu"] = load_gpu(arguments.gpu)
+    if arguments.zero is not None:
+        recipe["zero"] = int(arguments.zero) if arguments.zero.isdecimal() else arguments.zero
+    if arguments.lora is not None:
+        if arguments.frozen:
+            raise InvalidRecipe("--frozen trains nothing and --lora trains adapters; give one")
+        recipe |= {"train": "lora", "lora": parse_lora(arguments.lora)}
+    elif arguments.frozen:
+        recipe["train"] = "frozen"
+    return recipe
+
+
+def _given(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}

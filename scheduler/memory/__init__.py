@@ -1,0 +1,21 @@
+"""The memory arithmetic of training: what a run takes before anything is checkpointed."""
+
+from scheduler.memory.costs import costs_from_shape
+from scheduler.memory.errors import InvalidRecipe, InvalidShape
+from scheduler.memory.fit import Fit, fit
+from scheduler.memory.setting import Lora
+from scheduler.memory.shapes import Shape, load_shape
+from scheduler.memory.state import State, training_state
+
+__all__ = [
+    "Fit",
+    "InvalidRecipe",
+    "InvalidShape",
+    "Lora",
+    "Shape",
+    "State",
+    "costs_from_shape",
+    "fit",
+    "load_shape",
+    "training_state",
+]

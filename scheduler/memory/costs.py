@@ -1,0 +1,289 @@
+"""From a model's shape to the costs that a plan is solved on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from os import PathLike
+
+from scheduler.costs import CostGraph
+from scheduler.errors import UnsupportedModel
+from scheduler.layers import LayerCost
+from scheduler.memory.activations import block_activations
+from scheduler.memory.checks import check_choice
+from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.loss import LOSSES, head_activations
+from scheduler.memory.paper import Paper, Value
+from scheduler.memory.rehearse import Seen, block, head, rehearse
+from scheduler.memory.setting import Lora, Setting, linears, setting
+from scheduler.memory.shapes import Shape, load_shape
+from scheduler.memory.tape import Activations
+
+__all__ = ["costs_from_shape"]
+
+CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
+
+
+def costs_from_shape(
+    shape: Shape | Mapping[str, object] | str | PathLike[str],
+    batch: int,
+    sequence: int,
+    *,
+    precision: str = "bf16",
+    attention: str = "sdpa",
+    gpu: str | Gpu = "h100",
+    efficiency: float | tuple[float, float] | None = None,
+    train: str = "full",
+    lora: Lora | None = None,
+    loss: str = "hf",
+    padding_mask: bool = False,
+    device: str = "cuda",
+    experts: str = "grouped",
+) -> CostGraph:
+    """Layer costs of one training step, from a model's sizes alone.
+
+    Layers: "embedding", "block.0" to "block.{L-1}", "head" with the last norm and the loss. Blocks
+    can be recomputed, the two ends cannot.
+
+    Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
+    `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
+    blocks of dense models and for the head, the working memory of forward, of a forward that keeps
+    nothing, and of backward. For these the layer is run on paper (`rehearse`): transformers' code
+    with sizes in place of numbers, variables and all, and the peaks read off. They equal what
+    `scheduler.pytorch.profile` sees on fake tensors (tests/test_memory_costs.py).
+
+    Times, in ms, are the same run's, by the GPU's roofline: each kernel takes the longer of its
+    FLOPs and of the bytes it reads and writes. `recompute_time` ends where torch stops a
+    recomputation, at the last tensor it must save: before the down projection of a block without
+    dropout, at the last mask of a block with it.
+
+    Approximated: working memory inside a mixture of experts (all rows at once, router and sorting
+    left out), under autocast (when cached casts of weights go is not followed), and of Phi-3,
+    GPT-NeoX and Gemma; attention on the CPU with dropout (the fused kernel's working memory); the
+    chunked loss (one chunk's working memory on top of what is kept; chunks are equal). Launch
+    times, communication, and scratch memory inside kernels are not counted. In a model on several
+    GPUs these are the costs of a whole copy of it: nothing is split.
+
+    Parameters
+    ----------
+    shape
+        A `Shape`, or what `load_shape` takes.
+    batch, sequence
+        B and S: sequences in a (micro-)batch, tokens in each.
+    precision, attention, train, lora, padding_mask, device, experts
+        As in `block_activations`. With adapters the first block's input needs a gradient, as PEFT
+        arranges it where something is checkpointed.
+    gpu
+        A name of `GPUS`, or a `Gpu`, for the times.
+    efficiency
+        The share of the GPU's peak FLOP/s that is sustained, or a pair: of FLOP/s, of bandwidth.
+        Default: the GPU's own, 0.5 and 0.8.
+    loss
+        See `loss_bytes`.
+
+    Returns
+    -------
+    CostGraph
+        A chain. `input_bytes` holds what is there throughout, as `profile` counts it: token ids and
+        labels, 8·T each, the loss, position ids 8·S, the rotary tables, masks.
+
+    Raises
+    ------
+    InvalidRecipe, InvalidShape
+        A size is not a positive whole number, or a name is unknown.
+    UnsupportedModel
+        Nobody has derived a formula for this combination.
+    """
+    shape = load_shape(shape)
+    machine = load_gpu(gpu).at(efficiency)
+    check_choice("loss", loss, LOSSES, InvalidRecipe)
+    at = setting(
+        shape,
+        batch,
+        sequence,
+        precision=precision,
+        attention=attention,
+        train=train,
+        lora=lora,
+        padding_mask=padding_mask,
+        device=device,
+        experts=experts,
+    )
+    if train == "frozen":
+        raise UnsupportedModel(
+            "train='frozen' trains nothing, so there is no step to plan; say train='lora' with "
+            "lora=Lora(...), or train='full'"
+        )
+    kept = block_activations(
+        shape,
+        at.batch,
+        at.sequence,
+        precision=precision,
+        attention=attention,
+        train=train,
+        lora=lora,
+        padding_mask=padding_mask,
+        device=device,
+        experts=experts,
+    )
+    head_kept = head_activations(
+        shape, at.batch, at.sequence, precision=precision, loss=loss, train=train, device=device
+    ).kept
+    seen = rehearse(block, at, machine)
+    ending = _head(at, machine, loss)
+    end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
+    local = _local(at)
+    below = kept.input_bytes * (not kept.input_saved)
+    forward = max(seen.forward_peak, seen.drop_peak)
+    if seen.backward_peak - forward - below >= local + end.output_bytes:
+        # What the model's own code refers to while blocks run matters only where a forward could
+        # set the peak: as in `scheduler.pytorch.profile`.
+        local = 0
+    blocks = (_layer(f"block.{i}", kept, seen, _block_gradients(at)) for i in range(shape.layers))
+    held = _held(at, head_kept.output_bytes)
+    return CostGraph(
+        (_embedding(at, machine, held, local), *blocks, end),
+        input_bytes=held,
+        name=shape.name,
+        time_unit="ms",
+    )
+
+
+def _layer(
+    name: str, kept: Activations, seen: Seen, gradients: int, *, recomputable: bool = True
+) -> LayerCost:
+    """Peaks as the cost model has them: working memory above what its replay counts."""
+    output = kept.output_bytes
+    held = seen.saved_bytes + output
+    made = kept.input_bytes + seen.gradient_bytes
+    above = seen.backward_peak - held - made
+    return LayerCost(
+        name,
+        forward_time=seen.forward_time * 1e3,
+        backward_time=seen.backward_time * 1e3,
+        recompute_time=(seen.recompute_time if recomputable else seen.forward_time) * 1e3,
+        output_bytes=output,
+        saved_bytes=kept.saved_bytes,
+        forward_transient_bytes=max(seen.forward_peak - held, 0),
+        drop_transient_bytes=max(seen.drop_peak - output, 0) if recomputable else None,
+        backward_transient_bytes=max(above, 0),
+        backward_overlap_bytes=min(max(-above, 0), kept.saved_bytes, made),
+        gradient_bytes=gradients,
+        input_saved=kept.input_saved,
+        output_saved=kept.output_saved,
+        recomputable=recomputable,
+    )
+
+
+def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
+    """The head on paper; a chunked loss is one chunk after another, run again on its backward."""
+
+    def forward(paper: Paper, at: Setting, x: Value) -> Value:
+        return head(paper, at, x, loss)
+
+    if loss != "chunked":
+        seen = rehearse(forward, at, machine, scalar=True)
+        # The caller's outputs refer to the logits until the backward is over.
+        logits = at.tokens * at.shape.vocabulary * at.compute * (loss == "hf-outputs-kept")
+        return replace(
+            seen,
+            saved_bytes=seen.saved_bytes + logits,
+            backward_peak=seen.backward_peak + logits,
+        )
+    part = replace(at, batch=1, sequence=ceil(at.tokens / CHUNKS))
+    seen = rehearse(forward, part, machine, scalar=True)
+    # Nothing of a chunk is kept; the gradient of the whole input is there beside each chunk's own.
+    beside = (at.tokens - part.tokens) * at.shape.width * at.stream
+    return replace(
+        seen,
+        saved_bytes=0,
+        backward_peak=seen.backward_peak + beside,
+        forward_time=seen.forward_time * CHUNKS,
+        backward_time=(seen.forward_time + seen.backward_time) * CHUNKS,
+    )
+
+
+def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
+    """The embedding: a row is read for each token, and its gradient added to a table of zeros.
+
+    Learned positions are looked up too and added. The rotary tables are made in fp32, five tensors
+    of S·a elements, the first one half; what stays of them is in the chain's input.
+
+    A tied table has its gradient already, from the head: this one is made, and added to that.
+    """
+    shape, e = at.shape, at.stream
+    output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
+    rows = at.sequence * shape.width * e if shape.positions else 0
+    mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout and at.trained else 0
+    if shape.positions:
+        summed = output + rows + 8 * at.sequence
+        transient = summed + (output if shape.dropout else 0)
+        # Position ids are with the chain's input.
+        transient -= 8 * at.sequence
+    else:
+        transient = at.sequence * shape.head_width * (18 - 2 * e)
+    positions = shape.positions * shape.width * e
+    gradients = positions + (0 if shape.tied else table) if at.trained else 0
+    # Live at the highest moments of the backward: the output's gradient with that before dropout
+    # and the mask, which then go; with both tables.
+    before_dropout = mask + output if mask else 0
+    peak = output + (max(before_dropout, positions + table) if at.trained else 0)
+    above = peak - (mask + output) - held - gradients
+    moved = 2 * output + (3 * output + rows if shape.positions else 0)
+    back = output + table + (3 * table if shape.tied else 0) + rows + positions
+    bandwidth = machine.sustained_bandwidth
+    return LayerCost(
+        "embedding",
+        forward_time=moved / bandwidth * 1e3,
+        backward_time=back / bandwidth * 1e3 if at.trained else 0.0,
+        output_bytes=output,
+        saved_bytes=mask + local,
+        forward_transient_bytes=transient,
+        backward_transient_bytes=max(above - local, 0),
+        backward_overlap_bytes=min(max(local - above, 0), mask + local + output, held + gradients),
+        gradient_bytes=gradients,
+        output_saved=False,
+        recomputable=False,
+    )
+
+
+def _held(at: Setting, loss_bytes: int) -> int:
+    """What is there from the beginning to the end of a step."""
+    shape, s = at.shape, at.sequence
+    held = 2 * 8 * at.tokens + 8 * s + loss_bytes
+    if not shape.positions:
+        held += 2 * s * shape.head_width * at.stream
+    if at.padding_mask:
+        held += 8 * at.tokens
+    if at.eager:
+        held += at.batch * s * s * at.stream
+    elif at.padding_mask:
+        held += at.batch * s * s
+    return held
+
+
+def _local(at: Setting) -> int:
+    """What transformers' code refers to while the blocks run forward for the first time."""
+    embedded = at.tokens * at.shape.width * at.stream
+    if not at.shape.positions:
+        return embedded
+    return embedded + at.sequence * at.shape.width * at.stream
+
+
+def _block_gradients(at: Setting) -> int:
+    if at.trained:
+        return at.shape.block_parameters * at.stream
+    if at.lora is None:
+        return 0
+    sizes = (sum(linears(at.shape)[name]) for name in at.targets)
+    return at.lora.rank * at.lora.size * sum(sizes)
+
+
+def _head_gradients(at: Setting) -> int:
+    if not at.trained:
+        return 0
+    shape = at.shape
+    table = shape.vocabulary * shape.width if shape.tied else 0
+    return (shape.head_parameters + table) * at.stream

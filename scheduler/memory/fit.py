@@ -1,0 +1,182 @@
+"""Does a training run fit a GPU, and if not, what does checkpointing make of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from scheduler.api import solve
+from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.search import MOST_SEQUENCES, MOST_TOKENS, largest
+from scheduler.memory.setting import Lora
+from scheduler.memory.shapes import Shape, load_shape
+from scheduler.memory.steps import keep_all_peak, kept_bytes, moments, smallest_peak
+from scheduler.memory.training import Efficiency, Training
+from scheduler.memory.verdict import Fit, Limits, counted_gradients
+from scheduler.units import parse_bytes
+
+__all__ = ["Fit", "Limits", "default_margin", "default_sequence", "fit"]
+
+_CONTEXT = 2**30
+_COMMUNICATION = 2**30
+_FRAGMENTATION = 3  # percent
+
+
+def default_margin(budget_bytes: int, gpus: int = 1) -> int:
+    """What is set aside for memory that is no tensor: 1 GiB, 3% and, on several GPUs, 1 GiB.
+
+    The first is for the CUDA context and the libraries' workspaces, 3% of the budget for what the
+    allocator rounds up and cannot use again, the last for communication buffers. A convention, not
+    a formula: it depends on driver, libraries and how sizes vary. Published peaks that were
+    measured as reserved memory are up to 9% above the sum of tensors, most within 3%
+    (benchmarks/memory.py). One measured run tells yours.
+    """
+    return _CONTEXT + budget_bytes * _FRAGMENTATION // 100 + (_COMMUNICATION if gpus > 1 else 0)
+
+
+def default_sequence(shape: Shape) -> int:
+    """4096 tokens, or as many as the model has learned positions for."""
+    return min(4096, shape.positions or 4096)
+
+
+def fit(
+    shape: Shape | Mapping[str, object] | str | os.PathLike[str],
+    *,
+    gpu: str | Gpu = "h100",
+    batch: int = 1,
+    sequence: int | None = None,
+    precision: str = "bf16-mixed",
+    optimizer: str = "adamw",
+    zero: int | str = 0,
+    gpus: int = 1,
+    train: str = "full",
+    lora: Lora | None = None,
+    base: str | None = None,
+    attention: str = "sdpa",
+    loss: str = "hf",
+    update: str = "fused",
+    accumulate: bool = False,
+    margin: object = None,
+    budget: object = None,
+    efficiency: Efficiency = None,
+    search: bool = True,
+) -> Fit:
+    """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
+
+    A step's memory is highest at one of three moments. What is always there (weights, master,
+    moments; gradients where they accumulate) is the same in all: (1) the loss: all saved
+    activations and the logits' gradients; (2) the backward of some layer: what is still saved,
+    that layer, and gradients so far; (3) the optimizer's step: all gradients and its temporaries.
+    The peak is the largest of the three, not their sum.
+
+    Parameters
+    ----------
+    shape
+        A shape, or what `load_shape` takes.
+    gpu, efficiency
+        The GPU: its memory and the times of a plan. See `costs_from_shape`.
+    batch, sequence
+        Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
+    precision, optimizer
+        See `training_state`.
+    zero, gpus
+        ZeRO's stage over so many data-parallel GPUs. What is gathered and reduced layer by layer
+        is working memory: see `Training.costs`.
+    train, lora, attention, loss
+        See `costs_from_shape`; lora=Lora(...) with train="lora".
+    base, update, accumulate
+        See `Training`.
+    margin
+        Bytes, or text such as "4GiB"; default: see `default_margin`.
+    budget
+        Bytes, or text; default: all the memory that the GPU has for programs.
+    search
+        Also look for the largest batch and the longest sequence.
+
+    Returns
+    -------
+    Fit
+        Also when nothing fits: `plan` is None then.
+
+    Raises
+    ------
+    InvalidShape, InvalidRecipe, InvalidBudget, UnsupportedModel
+        An argument has no meaning, or nobody has derived a formula for it.
+    """
+    training = Training(
+        shape=load_shape(shape),
+        gpu=load_gpu(gpu),
+        precision=precision,
+        optimizer=optimizer,
+        zero=zero,
+        gpus=gpus,
+        train=train,
+        lora=lora,
+        attention=attention,
+        loss=loss,
+        base=base,
+        update=update,
+        accumulate=accumulate,
+        efficiency=efficiency,
+    )
+    if sequence is None:
+        sequence = default_sequence(training.shape)
+    size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
+    aside = (
+        default_margin(size, training.gpus)
+        if margin is None
+        else parse_bytes(margin, what="the margin", allow_zero=True)
+    )
+    costs = training.costs(batch, sequence)
+    gradients = counted_gradients(costs, training.state)
+    reserved = training.state.total_bytes - gradients + aside
+    found = moments(costs, training.temporaries_bytes())
+    least, set_by = smallest_peak(costs)
+    if found[-1].bytes > least:
+        least, set_by = found[-1].bytes, found[-1].set_by
+    plan = None
+    if least + reserved <= size:
+        plan = solve(costs, budget=size, reserved=reserved)
+    return Fit(
+        training=training,
+        batch=int(batch),
+        sequence=int(sequence),
+        costs=costs,
+        budget_bytes=size,
+        margin_bytes=aside,
+        kept_bytes=kept_bytes(costs),
+        moments=found,
+        smallest_budget_bytes=least + reserved,
+        set_by=set_by,
+        plan=plan,
+        limits=_limits(training, int(batch), int(sequence), size - reserved) if search else None,
+    )
+
+
+def _limits(training: Training, batch: int, sequence: int, available: int) -> Limits:
+    """Search all four, each by the definition that `Fit.fits` and `Fit.plan` use."""
+    temporaries = training.temporaries_bytes()
+
+    def fits(batch: int, sequence: int, checkpointed: bool) -> bool:
+        costs = training.costs(batch, sequence)
+        if moments(costs, temporaries)[-1].bytes > available:
+            return False
+        if keep_all_peak(costs) <= available:
+            return True
+        return checkpointed and smallest_peak(costs)[0] <= available
+
+    longest = training.shape.positions or MOST_TOKENS
+
+    def most_batch(checkpointed: bool) -> int:
+        return largest(lambda n: fits(n, sequence, checkpointed), MOST_SEQUENCES, batch)
+
+    def most_sequence(checkpointed: bool) -> int:
+        return largest(lambda n: fits(batch, n, checkpointed), longest, sequence)
+
+    return Limits(
+        batch=most_batch(False),
+        batch_checkpointed=most_batch(True),
+        sequence=most_sequence(False),
+        sequence_checkpointed=most_sequence(True),
+        most_sequence=longest,
+    )

@@ -1,0 +1,159 @@
+"""What a person reads of a fit, on one screen."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from scheduler.memory.search import MOST_SEQUENCES, MOST_TOKENS
+from scheduler.report.table import aligned, format_percent
+from scheduler.text import format_both, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from scheduler.memory.verdict import Fit
+
+__all__ = ["fit_lines"]
+
+_WIDTH = 100
+_LABEL = 10
+
+
+def fit_lines(fit: Fit) -> list[str]:
+    """At most 24 lines of at most 100 columns."""
+    return [
+        *_row("model", _model(fit)),
+        *_row("recipe", _recipe(fit)),
+        *_row("budget", f"{format_both(fit.budget_bytes)}, {fit.training.gpu.name}"),
+        *_row("fits", _verdict(fit)),
+        *_row("plan", _plan(fit)),
+        "",
+        *_row("state", _state(fit)),
+        *_row(
+            "margin",
+            f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
+        ),
+        *_row("left", _left(fit)),
+        "",
+        *_moments(fit),
+        *_limits(fit),
+    ]
+
+
+def _row(label: str, text: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH - _LABEL - 2, break_on_hyphens=False)
+    head = [f"{label:>{_LABEL}}  {lines[0]}"]
+    return head + [" " * (_LABEL + 2) + line for line in lines[1:]]
+
+
+def _model(fit: Fit) -> str:
+    name, count = fit.shape.name, fit.shape.parameters
+    million = f"{count / 10**6:,.1f} million parameters"
+    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU"
+
+
+def _recipe(fit: Fit) -> str:
+    training = fit.training
+    parts = [fit.state.recipe, "full training" if training.train == "full" else training.train]
+    if training.lora is not None:
+        lora = training.lora
+        targets = lora.targets if isinstance(lora.targets, str) else "+".join(lora.targets)
+        dropout = f" dropout {lora.dropout}" if lora.dropout else ""
+        parts[-1] = f"LoRA r={lora.rank} on {targets} in {lora.dtype}{dropout}"
+    if training.base is not None:
+        parts.append(f"base in {training.base}")
+    if training.accumulate:
+        parts.append("gradients accumulate")
+    parts += [f"{training.attention} attention", f"loss {training.loss}"]
+    return ", ".join(parts)
+
+
+def _state(fit: Fit) -> str:
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in fit.state.rows() if size)
+    return f"{format_bytes(fit.state.total_bytes)}: {parts}"
+
+
+def _left(fit: Fit) -> str:
+    if fit.available_bytes <= 0:
+        return (
+            f"nothing: before any activation or gradient, {format_bytes(-fit.available_bytes)} "
+            "are missing"
+        )
+    what = f"{format_bytes(fit.available_bytes)} for activations"
+    if not fit.gradients_bytes:
+        return what
+    return f"{what} and gradients (the state's {format_bytes(fit.gradients_bytes)} count here)"
+
+
+def _moments(fit: Fit) -> list[str]:
+    kept = format_bytes(fit.kept_bytes)
+    lines = _row(
+        "step", f"the forward keeps {kept} with nothing checkpointed; its highest moments:"
+    )
+    # Without the margin this is what torch.cuda.max_memory_allocated counts.
+    always = fit.reserved_bytes - fit.margin_bytes
+    rows = [("", "above the state", "with it", "")]
+    rows += [
+        (
+            moment.name,
+            format_bytes(moment.bytes),
+            format_bytes(always + moment.bytes),
+            moment.set_by,
+        )
+        for moment in fit.moments
+    ]
+    cells = [(a.rjust(_LABEL), b.rjust(15), c.rjust(10), d) for a, b, c, d in rows]
+    return lines + aligned(cells, left=4)
+
+
+def _verdict(fit: Fit) -> str:
+    room = fit.available_bytes - fit.peak_bytes
+    if room >= 0:
+        return f"yes, with nothing checkpointed; {format_bytes(room)} are free"
+    return f"not with everything kept: {format_bytes(-room)} too much"
+
+
+def _plan(fit: Fit) -> str:
+    smallest = f"{format_bytes(fit.smallest_budget_bytes)}, set by {fit.set_by}"
+    plan = fit.plan
+    if plan is None:
+        return f"none fits; the smallest feasible budget is {smallest}"
+    if plan.overhead == 0:
+        return f"nothing need be recomputed; the smallest feasible budget is {smallest}"
+    again = sum(count > 1 for count in plan.forwards.values())
+    return (
+        f"{plan.status}: {format_percent(plan.overhead)} slower "
+        f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "
+        f"recomputed, peak {format_bytes(plan.peak_bytes)}; the smallest feasible budget is "
+        f"{smallest}"
+    )
+
+
+def _limits(fit: Fit) -> list[str]:
+    limits = fit.limits
+    if limits is None:
+        return []
+    rows = [
+        ("largest".rjust(_LABEL), "everything kept", "best checkpointing", ""),
+        (
+            "batch".rjust(_LABEL),
+            _bounded(limits.batch, MOST_SEQUENCES),
+            _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
+            f"at sequence {fit.sequence}",
+        ),
+        (
+            "sequence".rjust(_LABEL),
+            _bounded(limits.sequence, limits.most_sequence),
+            _bounded(limits.sequence_checkpointed, limits.most_sequence),
+            f"at batch {fit.batch}",
+        ),
+    ]
+    cells = [(a, b.rjust(15), c.rjust(18), d) for a, b, c, d in rows]
+    return ["", *aligned(cells, left=4)]
+
+
+def _bounded(found: int, most: int) -> str:
+    if not found:
+        return "none"
+    if found < most:
+        return f"{found:,}"
+    return f"{found:,} at least" if most in (MOST_SEQUENCES, MOST_TOKENS) else f"{found:,} (all)"

@@ -1,0 +1,128 @@
+"""Named GPUs: what they compute, move and hold, by their data sheets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from scheduler.memory.checks import check_choice
+from scheduler.memory.errors import InvalidRecipe
+from scheduler.text import shown
+from scheduler.values import plain
+
+__all__ = ["GPUS", "Gpu", "load_gpu"]
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, by its data sheet and by the share of it that training reaches.
+
+    Attributes
+    ----------
+    name
+        What it is called here.
+    flops_per_second
+        Peak dense bf16 FLOP/s with fp32 accumulation, without sparsity. TF32, which fp32
+        products take where ``torch.set_float32_matmul_precision("high")`` allows it, has half of
+        it on each of these GPUs.
+    bytes_per_second
+        Peak memory bandwidth.
+    sold_bytes
+        Memory as sold.
+    usable_bytes
+        Memory that CUDA gives to programs: what ``torch.cuda.mem_get_info`` calls total. A CUDA
+        context takes some hundred MiB more of it.
+    flops_efficiency, bandwidth_efficiency
+        Shares of the two peaks that a step sustains. Half of the peak FLOP/s is what well tuned
+        training reaches (PaLM, arXiv:2204.02311, reports 46% with, Megatron-LM, arXiv:2104.04473,
+        52% of an A100's); element-wise kernels reach about 0.8 of the bandwidth. Only ratios
+        between layers matter to a plan.
+    """
+
+    name: str
+    flops_per_second: float
+    bytes_per_second: float
+    sold_bytes: int
+    usable_bytes: int
+    flops_efficiency: float = 0.5
+    bandwidth_efficiency: float = 0.8
+
+    def __post_init__(self) -> None:
+        for field in ("flops_efficiency", "bandwidth_efficiency"):
+            value = plain(getattr(self, field))
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+                raise InvalidRecipe(
+                    f"{field} of {self.name} must be above 0 and at most 1, got {shown(value)}"
+                )
+            object.__setattr__(self, field, float(value))
+
+    @property
+    def sustained_flops(self) -> float:
+        """bf16 FLOP/s that a step sustains."""
+        return self.flops_per_second * self.flops_efficiency
+
+    @property
+    def sustained_bandwidth(self) -> float:
+        """Bytes a second that a step sustains."""
+        return self.bytes_per_second * self.bandwidth_efficiency
+
+    def at(self, efficiency: float | tuple[float, float] | None) -> Gpu:
+        """The same GPU at another share of its peak FLOP/s, or of FLOP/s and bandwidth."""
+        if efficiency is None:
+            return self
+        if isinstance(efficiency, tuple):
+            if len(efficiency) != 2:
+                raise InvalidRecipe(
+                    "efficiency must be a share of the peak FLOP/s, or a pair of shares of FLOP/s "
+                    f"and bandwidth, got {shown(efficiency)}"
+                )
+            flops, bandwidth = efficiency
+            return replace(self, flops_efficiency=flops, bandwidth_efficiency=bandwidth)
+        return replace(self, flops_efficiency=efficiency)
+
+
+def _gpu(name: str, tera_flops: float, giga_bytes: float, sold_gb: int, gib: float) -> Gpu:
+    return Gpu(name, tera_flops * 1e12, giga_bytes * 1e9, sold_gb * 10**9, ceil(gib * _GIB))
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("a100-40", 312, 1555, 40, 39.4),
+        _gpu("a100-80", 312, 2039, 80, 79.2),
+        _gpu("h100", 989.4, 3352, 80, 79.2),
+        _gpu("h200", 989.4, 4800, 141, 139.8),
+        _gpu("l40s", 362.05, 864, 48, 44.4),
+        _gpu("rtx4090", 165.2, 1008, 24, 23.5),
+        _gpu("b200", 2250, 8000, 192, 178.3),
+    )
+}
+"""The GPUs by name.
+
+FLOP/s, bandwidth and memory as sold, from NVIDIA's data sheets: A100 Tensor Core GPU (SXM: 312
+TFLOPS; 40 GB 1,555 GB/s, 80 GB 2,039 GB/s), H100 Tensor Core GPU (SXM: 989.4, printed as 1,979
+with sparsity; 3.35 TB/s), H200 Tensor Core GPU (989.4; 4.8 TB/s; 141 GB), L40S (362.05, 733 with
+sparsity; 864 GB/s), the Ada GPU architecture white paper for the GeForce RTX 4090 (165.2 with fp32
+accumulation; 1,008 GB/s), HGX B200 (2.25 PFLOPS, 4.5 with sparsity; 8 TB/s; 192 GB of HBM3e, of
+which 180 GB are enabled in products).
+
+Memory as usable is no data-sheet figure: it is what CUDA reports on such cards, rounded down.
+An "80 GB" card has 80 GiB of which 79.2 to 79.6 remain; cards with GDDR and error correction on
+(L40S) lose a share to it.
+"""
+
+
+def load_gpu(name: str | Gpu) -> Gpu:
+    """A GPU by name; a `Gpu` is returned as it is.
+
+    Raises
+    ------
+    InvalidRecipe
+        No GPU has this name; the nearest and all names are said.
+    """
+    if isinstance(name, Gpu):
+        return name
+    wanted = name.strip().lower() if isinstance(name, str) else name
+    return GPUS[check_choice("gpu", wanted, GPUS, InvalidRecipe)]

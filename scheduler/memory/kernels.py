@@ -1,0 +1,241 @@
+"""The operations of a transformer, on paper: what each makes, saves and costs, and its backward.
+
+Each mirrors the module of transformers 5.24 that it is named after, local variables and all: when
+Python lets go of a tensor decides the peak. Sizes as in `operations`: e bytes of what linear layers
+make; T tokens.
+"""
+
+from __future__ import annotations
+
+from scheduler.memory.paper import Paper, Value
+from scheduler.memory.setting import Setting
+
+__all__ = [
+    "add",
+    "cast",
+    "dropout",
+    "gelu_new",
+    "layer_norm",
+    "linear",
+    "multiply",
+    "rms_norm",
+    "rotary",
+    "split",
+    "unary",
+    "view",
+]
+
+
+def add(paper: Paper, x: Value, y: Value) -> Value:
+    """Run x + y; both get the gradient itself, unless it has to be summed."""
+    made = paper.compute((x, y), max(x.elements, y.elements), max(x.size, y.size))
+    sizes = (x.elements, x.size), (y.elements, y.size)
+
+    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value]:
+        (g,) = grads
+        return [
+            g if (n, size) == (g.elements, g.size) else paper.compute((g,), n, size)
+            for n, size in sizes
+        ]
+
+    paper.record(made, (x, y), back)
+    return made
+
+
+def cast(paper: Paper, x: Value, size: int) -> Value:
+    """Run x.to(dtype); nothing where x has it."""
+    if x.size == size:
+        return x
+    made, before = paper.compute((x,), x.elements, size), x.size
+    paper.record(made, (x,), lambda g, saved: [paper.compute(g, g[0].elements, before)])
+    return made
+
+
+def shift(paper: Paper, x: Value) -> Value:
+    """Run x plus a number: the gradient passes as it is."""
+    made = paper.compute((x,), x.elements, x.size)
+    paper.record(made, (x,), lambda g, saved: g)
+    return made
+
+
+def view(paper: Paper, x: Value, *, made: bool = False, copied: bool = False) -> Value:
+    """Put x in another order: a copy forward where `made`, a copy of its gradient if `copied`."""
+    result = paper.compute((x,), x.elements, x.size) if made else x.view()
+    n, size = x.elements, x.size
+    paper.record(result, (x,), lambda g, saved: [paper.compute(g, n, size)] if copied else g)
+    return result
+
+
+def split(paper: Paper, x: Value, widths: int | list[int]) -> list[Value]:
+    """Take x apart, in equal parts or by the widths given; the gradient is put together again."""
+    parts = [1] * widths if isinstance(widths, int) else widths
+    made = [x.view(x.elements * part // sum(parts)) for part in parts]
+    n, size = x.elements, x.size
+    paper.record(made, (x,), lambda g, saved: [paper.compute([v for v in g if v], n, size)])
+    return made
+
+
+def unary(paper: Paper, x: Value, *, saves: str = "", elements: int | None = None) -> Value:
+    """Run an element-wise function, or a mean, with one kernel forward and one backward.
+
+    `saves` is "input", "output" or nothing.
+    """
+    saved = paper.save(x) if saves == "input" else ()
+    made = paper.compute((x,), x.elements if elements is None else elements, x.size)
+    saved = paper.save(made) if saves == "output" else saved
+    n, size = x.elements, x.size
+    paper.record(made, (x,), lambda g, saved: [paper.compute((*g, *saved), n, size)], saved)
+    return made
+
+
+def power(paper: Paper, x: Value, *, of_output: bool = False) -> Value:
+    """Run pow(x, n), or rsqrt(x): the backward is a power, a multiple of it and a product."""
+    saved = () if of_output else paper.save(x)
+    made = paper.compute((x,), x.elements, x.size)
+    saved = paper.save(made) if of_output else saved
+
+    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value]:
+        n, size = saved[0].elements, saved[0].size
+        lower = paper.compute(saved, n, size)
+        multiple = paper.compute((lower,), n, size)
+        return [paper.compute((grads[0], multiple), n, size)]
+
+    paper.record(made, (x,), back, saved)
+    return made
+
+
+def multiply(paper: Paper, x: Value, y: Value) -> Value:
+    """Run x * y, the smaller spread over the larger.
+
+    Each factor is saved for the other's gradient. Both products of the backward have full size;
+    the one for a smaller factor is then summed.
+    """
+    to_x, to_y = x.node is not None, y.node is not None
+    sizes = x.elements, y.elements
+    factors = [v for v, wanted in ((y, to_x), (x, to_y)) if wanted]
+    saved = paper.save(*factors) if factors else ()
+    made = paper.compute((x, y), max(sizes), max(x.size, y.size))
+
+    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value | None]:
+        (g,) = grads
+        found = [paper.compute((g, other), g.elements, g.size) for other in saved]
+        spread = [n for n, wanted in zip(sizes, (to_x, to_y), strict=True) if wanted]
+        for i, n in enumerate(spread):
+            if n != g.elements:
+                found[i] = paper.compute((found[i],), n, g.size)
+        return [found.pop(0) if wanted else None for wanted in (to_x, to_y)]
+
+    paper.record(made, (x, y), back, saved)
+    return made
+
+
+def linear(
+    paper: Paper,
+    x: Value,
+    inputs: int,
+    outputs: int,
+    *,
+    trained: bool,
+    bias: bool = False,
+    weight: Value | None = None,
+) -> Value:
+    """Run x Wᵀ + b: 2·inputs·outputs FLOPs a token; the backward as many for each gradient."""
+    rows, size = x.elements // inputs, x.size
+    w = weight or paper.leaf(inputs * outputs, size, trained=trained)
+    b = paper.leaf(outputs, size, trained=trained)
+    flops = 2 * rows * inputs * outputs
+    # The weight is saved in any case, for x's gradient: a parameter, that adds nothing.
+    saved = paper.save(x) if trained else paper.save()
+    made = paper.compute((x, w, b) if bias else (x, w), rows * outputs, size, flops)
+    plain_w, onward = w.view(), x.node is not None
+
+    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value | None]:
+        (g,) = grads
+        to_x = paper.compute((g, plain_w), rows * inputs, size, flops) if onward else None
+        to_w = paper.compute((g, *saved), inputs * outputs, size, flops) if trained else None
+        to_b = paper.compute((g,), outputs, size) if trained and bias else None
+        return [to_x, to_w, to_b]
+
+    paper.record(made, (x, w, b), back, saved)
+    return made
+
+
+def dropout(paper: Paper, at: Setting, x: Value, probability: float) -> Value:
+    """Run dropout: a mask, and a product with it."""
+    if not probability:
+        return x
+    mask = paper.compute((), x.elements, at.mask_size(x.size))
+    if not at.cuda:
+        paper.spend(3 * mask.bytes)  # drawn, then scaled, both in place
+    saved = paper.save(mask)
+    made = paper.compute((x, mask), x.elements, x.size)
+    paper.record(
+        made, (x,), lambda g, saved: [paper.compute((*g, *saved), g[0].elements, g[0].size)], saved
+    )
+    return made
+
+
+def layer_norm(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run torch's fused layer norm, with weight and bias."""
+    rows, size, stat = x.elements // at.shape.width, x.size, 4 if at.cuda else x.size
+    w, b = (paper.leaf(at.shape.width, size, trained=at.trained) for _ in range(2))
+    made = paper.compute((x, w, b), x.elements, size)
+    mean, root = paper.compute((), rows, stat), paper.compute((), rows, stat)
+    saved = paper.save(x, mean, root)
+
+    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value | None]:
+        reads = (*grads, *saved)
+        to_x = paper.compute(reads, grads[0].elements, size)
+        if not at.trained:
+            return [to_x, None, None]
+        return [to_x, *(paper.compute((), at.shape.width, size) for _ in range(2))]
+
+    paper.record(made, (x, w, b), back, saved)
+    return made
+
+
+def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
+    """Run transformers' RMS norm; Gemma's multiplies in fp32 by 1 + w."""
+    size, gemma = x.size, at.shape.family.startswith("gemma")
+    w = paper.leaf(width, size, trained=at.trained)
+    x = cast(paper, x, 4)
+    variance = unary(paper, power(paper, x), elements=x.elements // width)
+    x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
+    if gemma:
+        return cast(paper, multiply(paper, x, shift(paper, cast(paper, w, 4))), size)
+    return multiply(paper, w, cast(paper, x, size))
+
+
+def rotary(paper: Paper, x: Value, table: Value) -> Value:
+    """Run x·cos + rotate_half(x)·sin.
+
+    Backward: the halves' gradients are padded with zeros to full size and added up.
+    """
+    straight = multiply(paper, x, table)
+    return add(paper, straight, multiply(paper, _rotate_half(paper, x), table))
+
+
+def _half(paper: Paper, x: Value) -> Value:
+    made, n, size = x.view(x.elements // 2), x.elements, x.size
+    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+    return made
+
+
+def _rotate_half(paper: Paper, x: Value) -> Value:
+    first, second = _half(paper, x), _half(paper, x)
+    turned = unary(paper, second)
+    made = paper.compute((turned, first), x.elements, x.size)
+    n = first.elements
+    paper.record(made, (turned, first), lambda g, saved: [g[0].view(n), g[0].view(n)])
+    return made
+
+
+def gelu_new(paper: Paper, x: Value) -> Value:
+    """Run 0.5·x · (1 + tanh(c·(x + 0.044715·x³))), as it is written out."""
+    half = unary(paper, x)
+    return multiply(paper, half, shift(paper, _tanh(paper, x)))
+
+
+def _tanh(paper: Paper, x: Value) -> Value:
+    inside = unary(paper, add(paper, x, unary(paper, power(paper, x))))
+    return unary(paper, inside, saves="output")

@@ -1,0 +1,220 @@
+"""A tiny autograd without numbers: tensors have sizes, operations have times.
+
+A forward is written as the model's own code is, with variables that hold tensors and let them go.
+Storages are counted from the operation that makes them until nobody holds them: by Python's own
+reference counts, exactly as torch's are. So the working memory of a forward and of a backward is
+not a formula of its own: it follows from the operations.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.memory.gpus import Gpu
+
+__all__ = ["Node", "Paper", "Value"]
+
+Gradients = Sequence["Value | None"]
+_SOURCE = -1  # the order of a graph's input; a parameter's is 0
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Live bytes, and the most there were."""
+
+    live: int = 0
+    peak: int = 0
+
+
+class _Storage:
+    """Bytes that are live as long as this object is."""
+
+    __slots__ = ("_bytes", "_ledger")
+
+    def __init__(self, ledger: _Ledger, size: int) -> None:
+        self._ledger, self._bytes = ledger, size
+        ledger.live += size
+        ledger.peak = max(ledger.peak, ledger.live)
+
+    def __del__(self) -> None:
+        self._ledger.live -= self._bytes
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """An operation of the graph: what it saved, and how gradients pass through it.
+
+    ``backward(grads, saved)`` takes the gradient of each output and gives that of each parent.
+    A node without `backward` is a parameter, or the input of the graph: it collects.
+    """
+
+    order: int
+    parents: tuple[tuple[Node, int] | None, ...] = ()
+    saved: tuple[Value, ...] = ()
+    backward: Callable[[list[Any], tuple[Value, ...]], Gradients] | None = None
+    collected: list[Value] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A tensor: elements of `size` bytes, in a storage (None: not counted, as parameters are)."""
+
+    elements: int
+    size: int
+    storage: _Storage | None = None
+    node: Node | None = None
+    slot: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements."""
+        return self.elements * self.size
+
+    def view(self, elements: int | None = None) -> Value:
+        """Some or all of the elements, in the same storage; no gradient flows through."""
+        return Value(self.elements if elements is None else elements, self.size, self.storage)
+
+
+class Paper:
+    """Where operations run.
+
+    Parameters
+    ----------
+    gpu
+        Whose roofline gives the times: an operation takes the longer of its arithmetic and of the
+        traffic of all it reads and writes.
+    keep
+        False: nothing is saved for a backward.
+    flops_share
+        Share of the GPU's bf16 FLOP/s that the precision has.
+
+    Attributes
+    ----------
+    seconds
+        Of all operations so far.
+    saved_at
+        The same when the last tensor was saved: where torch's recomputation stops.
+    leaves
+        Nodes of parameters and of the input, which collect gradients.
+    """
+
+    def __init__(self, gpu: Gpu, *, keep: bool = True, flops_share: float = 1.0) -> None:
+        self._ledger = _Ledger()
+        self._flops = gpu.sustained_flops * flops_share
+        self._bandwidth = gpu.sustained_bandwidth
+        self._keep = keep
+        self._made = 0
+        self.seconds = self.saved_at = 0.0
+        self.leaves: list[Node] = []
+
+    @property
+    def live(self) -> int:
+        """Bytes that are live."""
+        return self._ledger.live
+
+    @property
+    def peak(self) -> int:
+        """Most bytes that were live since `reset_peak`."""
+        return self._ledger.peak
+
+    def reset_peak(self) -> None:
+        """Measure the peak from now on."""
+        self._ledger.peak = self._ledger.live
+
+    def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
+        """A parameter: not counted; `trained` gives it a place for its gradient."""
+        if not trained:
+            return Value(elements, size)
+        self.leaves.append(Node(0))
+        return Value(elements, size, None, self.leaves[-1])
+
+    def source(self, elements: int, size: int) -> Value:
+        """The graph's input, whose gradient is wanted; not counted."""
+        self.leaves.append(Node(_SOURCE))
+        return Value(elements, size, None, self.leaves[-1])
+
+    def compute(self, reads: Sequence[Value], elements: int, size: int, flops: float = 0) -> Value:
+        """Run a kernel that makes a tensor."""
+        made = Value(elements, size, _Storage(self._ledger, elements * size))
+        self.spend(sum(value.bytes for value in reads) + made.bytes, flops)
+        return made
+
+    def spend(self, moved: int, flops: float = 0) -> None:
+        """Take the time of a kernel that makes nothing new."""
+        self.seconds += max(flops / self._flops, moved / self._bandwidth)
+
+    def save(self, *values: Value) -> tuple[Value, ...]:
+        """Save tensors for the backward, from now on."""
+        self.saved_at = self.seconds
+        return tuple(Value(v.elements, v.size, v.storage) for v in values) if self._keep else ()
+
+    def record(
+        self,
+        made: Value | list[Value],
+        parents: Sequence[Value],
+        backward: Callable[[list[Any], tuple[Value, ...]], Gradients],
+        saved: tuple[Value, ...] = (),
+    ) -> None:
+        """Make the node of an operation, unless no parent needs a gradient."""
+        if all(parent.node is None for parent in parents):
+            return
+        self._made += 1
+        links = tuple((p.node, p.slot) if p.node is not None else None for p in parents)
+        node = Node(self._made, links, saved, backward)
+        for slot, value in enumerate(made if isinstance(made, list) else [made]):
+            value.node, value.slot = node, slot
+
+    def backward(self, root: Node, gradient: Value) -> None:
+        """Run the nodes from `root` on, the last made first, as torch's engine does."""
+        waiting = {root.order: root}
+        queue = [-root.order]
+        buffers: dict[int, dict[int, Value]] = {root.order: {0: gradient}}
+        del gradient
+        while queue:
+            node = waiting.pop(-heapq.heappop(queue))
+            slots = buffers.pop(node.order)
+            grads = [slots.pop(i, None) for i in range(max(slots) + 1)]
+            assert node.backward is not None
+            given = list(node.backward(grads, node.saved))
+            node.saved, node.backward = (), None
+            del grads, slots
+            for link in node.parents:
+                parent = self._deliver(link, given.pop(0), buffers)
+                if parent is not None and parent.order not in waiting:
+                    waiting[parent.order] = parent
+                    heapq.heappush(queue, -parent.order)
+
+    def _deliver(
+        self,
+        link: tuple[Node, int] | None,
+        value: Value | None,
+        buffers: dict[int, dict[int, Value]],
+    ) -> Node | None:
+        """Hand a gradient to a parent; return the parent if it has a backward to run."""
+        if link is None or value is None:
+            return None
+        parent, slot = link
+        if parent.backward is None:
+            self._collect(parent, value)
+            return None
+        arrived = buffers.setdefault(parent.order, {})
+        if slot in arrived:
+            # Not in place: torch adds in place only where nobody else can see the tensor.
+            value = self.compute((arrived[slot], value), value.elements, value.size)
+        arrived[slot] = value
+        return parent
+
+    def _collect(self, node: Node, value: Value) -> None:
+        if not node.collected:
+            node.collected.append(value)
+            return
+        if node.order == _SOURCE:
+            # The graph's input: summed like any other gradient.
+            total = self.compute((node.collected[0], value), value.elements, value.size)
+            node.collected[0] = total
+        else:
+            # A parameter that is used twice: added in place.
+            self.spend(3 * value.bytes)

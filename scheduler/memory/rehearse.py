@@ -1,0 +1,136 @@
+"""A block and a head, run on paper: what happens between their forward and their backward.
+
+As `activations` derives what is kept, this derives what else is there meanwhile. Every function
+mirrors a module of transformers 5.24; a variable here lives as long as the variable there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.memory.attend import attend
+from scheduler.memory.gpus import Gpu
+from scheduler.memory.kernels import add, cast, linear, unary
+from scheduler.memory.modules import mixture, mlp, norm
+from scheduler.memory.paper import Paper, Value
+from scheduler.memory.setting import Setting
+
+__all__ = ["Seen", "block", "head", "rehearse"]
+
+Forward = Callable[[Paper, Setting, Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes seen while a layer ran on paper, its input and its parameters not counted; seconds.
+
+    The backward's peak holds the saved set, the output's gradient, and what it makes.
+    """
+
+    saved_bytes: int
+    gradient_bytes: int
+    forward_peak: int
+    drop_peak: int
+    backward_peak: int
+    forward_time: float
+    recompute_time: float
+    backward_time: float
+
+
+def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -> Seen:
+    """Run a layer on paper, forward and backward.
+
+    `scalar`: its output is the loss, which is live during the backward like the saved set.
+    """
+    # fp32 products run as TF32, at half of bf16's rate.
+    share = 0.5 if at.compute == 4 else 1.0
+    elements = at.tokens * at.shape.width
+    dropping = Paper(gpu, keep=False, flops_share=share)
+    forward(dropping, at, dropping.source(elements, at.stream))
+    paper = Paper(gpu, flops_share=share)
+    made = forward(paper, at, paper.source(elements, at.stream))
+    forward_peak, seconds = paper.peak, paper.seconds
+    loss = made if scalar else None
+    root, elements, size = made.node, made.elements, made.size
+    assert root is not None
+    del made
+    saved = paper.live - (loss.bytes if loss is not None else 0)
+    start = paper.seconds
+    paper.reset_peak()
+    paper.backward(root, paper.compute((), elements, size))
+    inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
+    return Seen(
+        saved_bytes=saved,
+        gradient_bytes=paper.live - inputs - (loss.bytes if loss is not None else 0),
+        forward_peak=forward_peak,
+        drop_peak=dropping.peak,
+        backward_peak=paper.peak,
+        forward_time=seconds,
+        recompute_time=paper.saved_at,
+        backward_time=paper.seconds - start,
+    )
+
+
+def block(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run one block of the shape."""
+    residual = x
+    x = norm(paper, at, x)
+    if at.shape.parallel:
+        return _parallel(paper, at, residual, x)
+    x, _probabilities = attend(paper, at, x)
+    attended = x
+    if at.shape.family != "gpt2":
+        del attended  # GPT-2's block refers to it to its end
+    if at.shape.norms == 4:
+        x = norm(paper, at, x)
+    x = add(paper, residual, x)
+    residual = x
+    x = norm(paper, at, x)
+    x = (mixture if at.shape.experts else mlp)(paper, at, x)
+    if at.shape.norms == 4:
+        x = norm(paper, at, x)
+    return add(paper, residual, x)
+
+
+def _parallel(paper: Paper, at: Setting, given: Value, x: Value) -> Value:
+    attended, _probabilities = attend(paper, at, x)
+    x = norm(paper, at, given)
+    x = mlp(paper, at, x)
+    x = add(paper, x, attended)
+    return add(paper, x, given)
+
+
+def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
+    """Run the last norm, the head and the loss."""
+    x = norm(paper, at, x)
+    size = at.compute
+    weight = None
+    if at.autocast:
+        x = cast(paper, x, size)
+        n = at.shape.width * at.shape.vocabulary
+        weight = cast(paper, paper.leaf(n, 4, trained=at.trained), size)
+    logits = linear(
+        paper, x, at.shape.width, at.shape.vocabulary, trained=at.trained, weight=weight
+    )
+    if at.shape.family == "gemma2":
+        logits = unary(paper, unary(paper, unary(paper, logits), saves="output"))
+    return _loss(paper, at, logits, size if loss == "bf16" else 4)
+
+
+def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
+    """Run transformers' loss of a causal model: cross-entropy against labels shifted by one."""
+    upcast = cast(paper, logits, size)
+    padded = paper.compute((), at.batch * (at.sequence + 1), 8)
+    # One row is contiguous where it is: the shifted labels are then a view.
+    labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
+    chances = unary(paper, upcast, saves="output")
+    made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
+    n = chances.elements
+    paper.record(
+        made,
+        (chances,),
+        lambda g, saved: [paper.compute((*g, *saved), n, size)],
+        paper.save(labels, divisor),
+    )
+    return made
