@@ -160,6 +160,18 @@ def test_bad_input_is_one_sentence(
     assert message in refused(capsys, "fit", *arguments)
 
 
+def test_frozen(capsys: Capture) -> None:
+    status, out, err = run(capsys, "fit", "--model", "gpt2", "--frozen", "--no-search", "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["train"] == "frozen"
+    assert found["state"]["total"] == found["state"]["weights"] == 2 * found["parameters"]
+    assert found["gradients_bytes"] == 0
+    status, out, err = run(capsys, "fit", "--model", "gpt2", "--frozen", "--no-search", "--explain")
+    assert (status, err) == (0, "")
+    assert "no weight trained" in out
+
+
 def test_adapters_as_they_are_written() -> None:
     assert parse_lora("r=8") == Lora(8)
     assert parse_lora("r=8, targets=q,v") == Lora(8, ("q", "v"))

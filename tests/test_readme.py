@@ -43,3 +43,22 @@ def test_every_method_in_the_table_exists() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", README, flags=re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert names == set(registry.METHODS)
+
+
+def test_the_memory_example_runs_as_written() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (example,) = [block for block in blocks if "scheduler.memory" in block]
+    scope: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    assert round(scope["state"].total_bytes / 1e9, 1) == 16.6  # type: ignore[attr-defined]
+    assert len(scope["costs"]) == 34  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["fit", "compare"])
+def test_the_model_commands_run_as_written(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = README.replace("\\\n", " ")
+    (line,) = re.findall(rf"^    checkpoint-scheduler ({command} --model .*)$", text, re.MULTILINE)
+    assert cli.main(line.split()) == 0
+    assert "llama-3-8b" in capsys.readouterr().out

@@ -8,7 +8,6 @@ from math import ceil
 from os import PathLike
 
 from scheduler.costs import CostGraph
-from scheduler.errors import UnsupportedModel
 from scheduler.layers import LayerCost
 from scheduler.memory.activations import block_activations
 from scheduler.memory.checks import check_choice
@@ -73,8 +72,9 @@ def costs_from_shape(
     batch, sequence
         B and S: sequences in a (micro-)batch, tokens in each.
     precision, attention, train, lora, padding_mask, device, experts
-        As in `block_activations`. With adapters the first block's input needs a gradient, as PEFT
-        arranges it where something is checkpointed.
+        As in `block_activations`. "frozen" (a prompt is tuned, say): no weight gets a gradient, but
+        gradients pass through all blocks to the embedding's output; what trains there is not
+        counted. With adapters they do so too, as PEFT arranges it where something is checkpointed.
     gpu
         A name of `GPUS`, or a `Gpu`, for the times.
     efficiency
@@ -111,11 +111,6 @@ def costs_from_shape(
         device=device,
         experts=experts,
     )
-    if train == "frozen":
-        raise UnsupportedModel(
-            "train='frozen' trains nothing, so there is no step to plan; say train='lora' with "
-            "lora=Lora(...), or train='full'"
-        )
     kept = block_activations(
         shape,
         at.batch,
@@ -137,7 +132,7 @@ def costs_from_shape(
     local = _local(at)
     below = kept.input_bytes * (not kept.input_saved)
     forward = max(seen.forward_peak, seen.drop_peak)
-    if seen.backward_peak - forward - below >= local + end.output_bytes:
+    if seen.backward_peak - forward - below >= local:
         # What the model's own code refers to while blocks run matters only where a forward could
         # set the peak: as in `scheduler.pytorch.profile`.
         local = 0
@@ -211,12 +206,13 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
     Learned positions are looked up too and added. The rotary tables are made in fp32, five tensors
     of S·a elements, the first one half; what stays of them is in the chain's input.
 
-    A tied table has its gradient already, from the head: this one is made, and added to that.
+    A tied table has its gradient already, from the head: this one is made, and a sum of the two.
+    Where no table is trained the gradient still passes dropout, to what the tables give.
     """
     shape, e = at.shape, at.stream
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
     rows = at.sequence * shape.width * e if shape.positions else 0
-    mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout and at.trained else 0
+    mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
     if shape.positions:
         summed = output + rows + 8 * at.sequence
         transient = summed + (output if shape.dropout else 0)
@@ -227,17 +223,20 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
     positions = shape.positions * shape.width * e
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
-    # and the mask, which then go; with both tables.
-    before_dropout = mask + output if mask else 0
-    peak = output + (max(before_dropout, positions + table) if at.trained else 0)
+    # and the mask, which then go; with both tables; or, tied, the table's gradient and the sum.
+    peak = output + (mask + output if mask else 0)
+    if at.trained:
+        peak = max(peak, positions + table + max(output, table * shape.tied))
     above = peak - (mask + output) - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
+    if not at.trained:
+        back = mask + 2 * output if mask else 0
     bandwidth = machine.sustained_bandwidth
     return LayerCost(
         "embedding",
         forward_time=moved / bandwidth * 1e3,
-        backward_time=back / bandwidth * 1e3 if at.trained else 0.0,
+        backward_time=back / bandwidth * 1e3,
         output_bytes=output,
         saved_bytes=mask + local,
         forward_transient_bytes=transient,

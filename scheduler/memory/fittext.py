@@ -53,7 +53,8 @@ def _model(fit: Fit) -> str:
 
 def _recipe(fit: Fit) -> str:
     training = fit.training
-    parts = [fit.state.recipe, "full training" if training.train == "full" else training.train]
+    trained = "full training" if training.train == "full" else "no weight trained"
+    parts = [fit.state.recipe, trained]
     if training.lora is not None:
         lora = training.lora
         targets = lora.targets if isinstance(lora.targets, str) else "+".join(lora.targets)

@@ -77,8 +77,10 @@ def head_activations(
 
     Kept: the norm's (see `operations`: Llama in bf16 T(6d + 4)); the norm's output, 2·T·d in
     bf16, by the head when it is trained; per logit, of T·V, what `loss_bytes` says; labels shifted
-    by one, int64, 8·T; and the loss's divisor, one number. Gemma 2 caps its logits with a tanh,
-    which keeps its output. With "chunked" norm and head input are kept, labels are the caller's.
+    by one, int64, 8·T; and the loss's divisor, one number. (Labels are padded by one and sliced:
+    one sequence is contiguous as it is, so no copy is made and the padded ones stay, 8·(T + 1).)
+    Gemma 2 caps its logits with a tanh, which keeps its output. With "chunked" norm and head input
+    are kept, labels are the caller's.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ def head_activations(
         size = logits.size if loss == "bf16" else 4
         tape.keep(
             logits.named("log-softmax", size),
-            Tensor("shifted labels", at.tokens, 8),
+            Tensor("shifted labels", at.tokens + (at.batch == 1), 8),
             Tensor("loss divisor", 1, size),
         )
     all_kept = tape.finish(given, Tensor("loss", 1, logits.size if loss == "bf16" else 4))
@@ -126,8 +128,9 @@ def embedding_activations(
     """Bytes that are kept before the first block; the layer's input are the token ids.
 
     Kept: the ids, int64, 8·T, when the embedding is trained; with learned positions their ids, 8·S;
-    dropout's mask; with rotary the tables cos and sin, s·S·a each, which every block uses and all
-    sequences share (for GPT-NeoX and Phi-3, which turn part of a head, that is an upper bound).
+    dropout's mask, also when nothing here is trained, since a gradient passes on to the embedding's
+    output; with rotary the tables cos and sin, s·S·a each, which every block uses and all sequences
+    share (for GPT-NeoX and Phi-3, which turn part of a head, that is an upper bound).
     """
     at = _setting(shape, batch, sequence, precision, train, device)
     tape = Tape()
@@ -137,8 +140,7 @@ def embedding_activations(
         if shape.positions:
             tape.keep(Tensor("position ids", at.sequence, 8))
     made = Tensor("embedding", at.tokens * shape.width, at.stream)
-    if at.trained:
-        made = dropout(tape, at, made, "embedding dropout", shape.dropout)
+    made = dropout(tape, at, made, "embedding dropout", shape.dropout)
     if not shape.positions:
         table = Tensor("cosines", at.sequence * shape.head_width, at.stream)
         tape.keep(table, table.named("sines"))

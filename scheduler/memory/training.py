@@ -86,7 +86,8 @@ class Training:
             check_choice("base", self.base, BASES, InvalidRecipe)
             if self.train == "full":
                 raise InvalidRecipe(
-                    f"base={self.base!r} stores weights that do not train; say train='lora'"
+                    f"base={self.base!r} stores weights that do not train; "
+                    "say train='lora' or train='frozen'"
                 )
         alone = {"tensor": 1, "pipeline": 1, "sequence": 1, "context": 1, "expert": 1}
         sharding = resolve_sharding(self.zero, self.gpus, **alone)

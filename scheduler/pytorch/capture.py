@@ -237,9 +237,11 @@ class _Run:
         self.after_forward_peak = tracker.peak("after")
         self.after_live = tracker.live("after")
         self.after_input_saved = tracker.live("link") > 0
+        with tracker.tag("sink"):
+            start = torch.ones_like(loss)  # held, or it would be freed between the two backwards
         tracker.reset_peak()
         begin = self.passed = clock.mark()
-        loss.backward()
+        loss.backward(start)
         finish = clock.mark()
         self._after.__exit__(None, None, None)
         if not self.linked:  # nothing below the head is trained
@@ -251,7 +253,7 @@ class _Run:
         self.before_gradient = (
             tracker.live_bytes - self.base - (0 if self.needs_grad else self.kept)
         )
-        del loss
+        del loss, start
         self.times = [
             clock.between(self.start, self.reached),
             clock.between(self.left, end),
