@@ -317,6 +317,21 @@ ROWS: dict[int, Callable[[], float]] = {
     58: foreach,
 }
 
+_WORKING = "the listed formula leaves out working memory, which the costs count"
+_SHARED_LITGPT = "the listed figure is of LitGPT's own code, run; ours is of transformers' blocks"
+# Why a row of ours may be farther from the published figure than the formula that is listed.
+BEYOND = {
+    21: "the listed figure is 8P: it leaves out the rows and columns that Adafactor keeps",
+    25: _SHARED_LITGPT,
+    26: _SHARED_LITGPT,
+    27: _SHARED_LITGPT,
+    43: "the sum of a tied table's two gradients is a tensor of its own here",
+    44: _WORKING,
+    45: "a dequantised weight of the largest linear layer is counted as well",
+    46: "moments that are not at once are not added here",
+    47: "rotary tables of each layer are no state here, and the adapters' rank is not said",
+}
+
 _LITGPT = "LitGPT's parallel block with an adapter inside one qkv layer: no formula here is of it"
 NOT_COVERED = {
     6: "counts 24·T·d a layer, less than any layer keeps; row 7 has this package's count",
@@ -341,6 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         published = list(csv.DictReader(file))
     table = [("n", "published", "ours", "error", "listed", "unit", "kind", "configuration")]
     missing = []
+    beyond = []
     errors: dict[str, list[tuple[float, int]]] = {}
     for row in published:
         n = int(row["n"])
@@ -352,13 +368,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error = ours / value - 1
         kind = row["kind"].split()[0]
         errors.setdefault(kind, []).append((error, n))
+        listed = row["rel_err"]
+        if kind == "measured" and abs(error) > _share(listed) + 0.0001:
+            why = BEYOND.get(n, "nobody has explained it")
+            beyond.append((str(n), f"{error:+.2%}", listed, why))
         table.append(
             (
                 str(n),
                 f"{value:.6g}",
                 f"{ours:.5g}",
                 f"{error:+.2%}",
-                row["rel_err"],
+                listed,
                 row["unit"].split()[0],
                 kind,
                 _cut(row["configuration"], 52),
@@ -372,6 +392,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     together = [pair for kind, found in errors.items() if kind != "conflict" for pair in found]
     print(_summary("all", together))
     print("\nConflicts are figures that count something else than they say: not in the summary.")
+    print(
+        f"\nOf the {len(errors.get('measured', []))} measured rows, all of them in the summary, "
+        f"{len(beyond)} are beyond their listed error:\n"
+    )
+    print(*aligned([("n", "error", "listed", "why"), *beyond], left=4), sep="\n")
     print("\nNot covered:\n")
     print(*aligned(missing, left=3), sep="\n")
     return 0
@@ -388,6 +413,10 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
         for row in rows
     ]
     return ["  ".join(row).rstrip() for row in padded]
+
+
+def _share(percent: str) -> float:
+    return abs(float(percent.rstrip("%"))) / 100
 
 
 def _cut(text: str, longest: int) -> str:

@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
     show = _command(commands, "show", "a cost file as a table, or a plan file", "cost or plan")
     show.add_argument("--costs", dest="plan_costs", metavar="COSTS", help="replay the plan on them")
+    show.add_argument("--json", action="store_true", help="print the costs as a cost file")
 
     for command in (solve, compare, frontier, show):
         add_model_options(command)
@@ -163,7 +164,8 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     if name == "fit":
         from scheduler import fitcommand
 
-        return fitcommand.fit(arguments)
+        with _patience():
+            return fitcommand.fit(arguments)
     from scheduler import commands
 
     run: Callable[[argparse.Namespace], int] = getattr(commands, name)

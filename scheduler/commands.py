@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
 from scheduler import api
+from scheduler.costfile import dump_costs
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, SchedulerError
 from scheduler.files import read_text
@@ -100,8 +101,13 @@ def show(arguments: Namespace) -> int:
     if isinstance(shown, CostGraph):
         if arguments.plan_costs is not None:
             raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
-        print(shown)
+        # write, since a cost file ends its last line itself
+        sys.stdout.write(dump_costs(shown.to_dict()) if arguments.json else f"{shown}\n")
         return 0
+    if arguments.json:
+        raise InvalidPlan(
+            "--json prints the costs of a model, an example or a cost file, not a plan"
+        )
     _show_plan(shown, arguments.plan_costs)
     return 0
 

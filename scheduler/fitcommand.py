@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from scheduler.costs import CostGraph
-from scheduler.errors import InfeasibleBudget
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.errors import InfeasibleBudget, UnsupportedModel
+from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fit import default_sequence
 from scheduler.memory.fit import fit as fit_model
 from scheduler.memory.gpus import load_gpu
@@ -24,18 +27,29 @@ from scheduler.text import shown
 __all__ = ["check_room", "fit", "model_costs", "parse_lora"]
 
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
+_ARGUMENTS = (
+    (r"\btrain='(lora|frozen)'", r"--\1"),
+    (r"\b(attention|precision|base)='([\w-]+)'", r"--\1 \2"),
+    (r"\bflops_efficiency of [\w-]+ must", "--efficiency must"),
+    (
+        r"^(batch|sequence|gpus|zero|gpu|optimizer|precision|attention|loss|update|base) must ",
+        r"--\1 must ",
+    ),
+)
 
 
 def fit(arguments: Namespace) -> int:
     """``fit``: one screen; status 3 when no plan fits."""
-    shape = _shape(arguments)
-    found = fit_model(
-        shape,
-        **_recipe(arguments),
-        **_given(arguments, ("batch", "sequence", "margin", "budget")),
-        search=not arguments.no_search,
-    )
+    with _as_options():
+        shape = _shape(arguments)
+        found = fit_model(
+            shape,
+            **_recipe(arguments),
+            **_given(arguments, ("batch", "sequence", "margin", "budget")),
+            search=not arguments.no_search,
+        )
     training = found.training
+    _say_unsharded(training)
     why = None
     if arguments.explain:
         why = explain(
@@ -64,6 +78,11 @@ def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
 
     Gradients that the costs count are not in the second: a plan has them already.
     """
+    with _as_options():
+        return _model_costs(arguments)
+
+
+def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     shape = _shape(arguments)
     recipe = _recipe(arguments)
     needs = [name for name in ("zero", "gpus", "base", "accumulate", "update") if name in recipe]
@@ -77,8 +96,32 @@ def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     costs = training.costs(batch, sequence)
     if arguments.optimizer is None:
         return costs, 0
+    _say_unsharded(training)
     state = training.state
     return costs, state.total_bytes - counted_gradients(costs, state)
+
+
+@contextlib.contextmanager
+def _as_options() -> Iterator[None]:
+    """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
+    try:
+        yield
+    except (InvalidRecipe, InvalidShape, UnsupportedModel) as error:
+        text = str(error)
+        for pattern, option in _ARGUMENTS:
+            text = re.sub(pattern, option, text)
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
+
+
+def _say_unsharded(training: Training) -> None:
+    stage = training.sharding.stage
+    if stage and training.gpus == 1:
+        print(
+            f"checkpoint-scheduler: note: ZeRO-{stage} over 1 GPU shards nothing; give --gpus",
+            file=sys.stderr,
+        )
 
 
 def check_room(costs: CostGraph, budget_bytes: int, reserved_bytes: int) -> None:

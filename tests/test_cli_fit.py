@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scheduler import Plan, SchedulerError, solve
+from scheduler import CostGraph, Plan, SchedulerError, cli, solve
 from scheduler.cli import main
 from scheduler.fitcommand import parse_lora
 from scheduler.memory import Lora, costs_from_shape, fit, training_state
@@ -43,7 +45,7 @@ def test_fit_is_one_screen(capsys: Capture) -> None:
     assert (status, err) == (0, "")
     assert out.rstrip("\n") == str(fit("llama-3-8b", sequence=8192, zero=3, gpus=8))
     assert len(out.splitlines()) <= 24
-    for label in ("model", "state", "margin", "loss", "layer", "optimizer", "fits", "plan"):
+    for label in ("model", "state", "margin", "up to loss", "layer", "optimizer", "fits", "plan"):
         assert any(line.lstrip().startswith(label) for line in out.splitlines()), label
 
 
@@ -96,7 +98,7 @@ def test_fit_with_every_option(capsys: Capture) -> None:
         budget="39GB",
     )
     assert json.loads(out) == json.loads(json.dumps(expected.to_dict()))
-    assert "LoRA r=16 on q+v in fp32 dropout 0.05, base in nf4-double" in " ".join(
+    assert "LoRA r=16 on q, v in fp32 dropout 0.05, base in nf4-double" in " ".join(
         str(expected).split()
     )
 
@@ -152,12 +154,43 @@ def test_fit_reads_a_config(capsys: Capture, tmp_path: Path) -> None:
         ((*LLAMA, "--lora", "r=many"), "has no number where one is due"),
         ((*LLAMA, "--lora", "r=16,targets=z"), "a LoRA target of llama-3-8b must be one of 'q'"),
         ((*LLAMA, "--lora", "r=16,dtype=int8"), "the dtype of lora must be one of"),
+        ((*LLAMA, "--base", "nf4"), "--base nf4 stores weights that do not train; say --lora or"),
+        ((*LLAMA, "--efficiency", "2"), "--efficiency must be above 0 and at most 1, got 2"),
+        (("--model", "mixtral-8x7b", "--precision", "autocast"), "say --precision bf16"),
+        (("--model", "gpt2", "--sequence", "1025"), "--sequence must be at most the 1024"),
     ],
 )
 def test_bad_input_is_one_sentence(
     capsys: Capture, arguments: tuple[str, ...], message: str
 ) -> None:
     assert message in refused(capsys, "fit", *arguments)
+
+
+@pytest.mark.parametrize("zero", [3, "fsdp"])
+def test_one_gpu_shards_nothing(capsys: Capture, zero: int | str) -> None:
+    note = "checkpoint-scheduler: note: ZeRO-3 over 1 GPU shards nothing; give --gpus\n"
+    arguments = ("--model", "gpt2", "--zero", str(zero))
+    status, out, err = run(capsys, "fit", *arguments, "--no-search")
+    assert (status, err) == (0, note)
+    assert "ZeRO-3 over 1 GPU, " in out
+    assert out == f"{fit('gpt2', zero=zero, search=False)}\n"
+    status, _, err = run(capsys, "show", *arguments, "--optimizer", "adamw", "--gpus", "1")
+    assert status == 0
+    assert err.startswith(note)
+    assert run(capsys, "fit", *arguments, "--gpus", "2", "--no-search")[2] == ""
+
+
+def test_fit_is_patient(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def patience() -> Iterator[None]:
+        entered.append("fit")
+        yield
+
+    monkeypatch.setattr(cli, "_patience", patience)
+    assert run(capsys, "fit", "--model", "gpt2", "--no-search")[0] == 0
+    assert entered == ["fit"]
 
 
 def test_frozen(capsys: Capture) -> None:
@@ -223,6 +256,22 @@ def test_show_and_frontier_of_a_model(capsys: Capture) -> None:
     assert status == 0
     assert "keep-all needs" in out
     assert "comes on top of these figures" in err
+
+
+def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -> None:
+    model = ("--model", "gpt2", "--batch", "8")
+    status, out, err = run(capsys, "show", *model, "--json")
+    assert (status, err) == (0, "")
+    assert out.endswith("}\n")
+    assert CostGraph.from_json(out) == costs_from_shape("gpt2", 8, 1024)
+    costs, plan = tmp_path / "costs.json", tmp_path / "plan.json"
+    costs.write_text(out)
+    assert run(capsys, "solve", *model, "--budget", "6GB", "-o", str(plan))[0] == 0
+    status, out, _ = run(capsys, "show", str(plan), "--costs", str(costs))
+    assert status == 0
+    assert "Replayed: the peak of" in out
+    assert run(capsys, "show", str(costs), "--json")[1] == costs.read_text()
+    assert "not a plan" in refused(capsys, "show", str(plan), "--json")
 
 
 @pytest.mark.parametrize(

@@ -375,6 +375,8 @@ def test_gpus() -> None:
         ({"loss": "mse"}, InvalidRecipe, "chunked"),
         ({"train": "frozen", "lora": Lora(8)}, InvalidRecipe, "give both or neither"),
         ({"train": "lora"}, InvalidRecipe, "lora"),
+        ({"sequence": 5000}, InvalidRecipe, "at most the 1024 positions"),
+        ({"train": "lora", "lora": {"r": 16}}, InvalidRecipe, "Lora(rank=..., targets=...)"),
         ({"shape": "llama-9b"}, InvalidShape, "llama"),
     ],
 )

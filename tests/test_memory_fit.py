@@ -16,6 +16,7 @@ import pytest
 
 from scheduler import InvalidBudget, SchedulerError, solve
 from scheduler.memory import Fit, Lora, Shape, fit, load_shape
+from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fit import default_margin
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipes import OPTIMIZERS, PRECISIONS
@@ -24,6 +25,7 @@ from scheduler.memory.shapes import shape_names
 from scheduler.memory.sqrt import best_ratio_k, boundary_and_interior, explain, integer_saving
 from scheduler.memory.steps import keep_all_peak, moments, smallest_peak
 from scheduler.memory.training import Training
+from scheduler.text import format_bytes
 from solvers.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +41,7 @@ SMALL = Shape(
     vocabulary=1000,
 )
 LENGTH = 1024
+BAD: tuple[Any, ...] = (5, "8")
 GPT2 = load_shape("gpt2")
 RECIPES: dict[str, dict[str, Any]] = {
     "full": {},
@@ -127,7 +130,7 @@ def test_the_smallest_budget_is_the_smallest() -> None:
     assert below.overhead is None
     assert not below.fits
     assert below.smallest_budget_bytes == least
-    assert f"set by {below.set_by}" in str(below)
+    assert f"set by {below.set_by}" in " ".join(str(below).split())
     assert "does not fit" in repr(below)
 
 
@@ -284,6 +287,52 @@ def test_one_screen(name: str, share: float) -> None:
     assert repr(found).startswith("<Fit: small, batch 1 × 1024 on h100, ")
 
 
+def test_the_columns_add_up() -> None:
+    text = " ".join(str(found := tight()).split())
+    base = f"with {format_bytes(found.reserved_bytes)}: state without gradients, margin"
+    assert f"activations + gradients everything {base} up to loss" in text
+    for moment in found.moments:
+        both = (moment.bytes, moment.bytes + found.reserved_bytes)
+        assert f"{' '.join(map(format_bytes, both))} {moment.set_by}" in text
+    assert found.plan is not None
+    needs = f"{format_bytes(found.plan.peak_bytes)} of the {format_bytes(found.available_bytes)}"
+    assert f"the step needs {needs} left" in text
+    smallest = format_bytes(found.smallest_budget_bytes)
+    assert f"the smallest feasible budget, state and margin included, is {smallest}" in text
+
+
+def test_the_longest_recipe_is_one_screen() -> None:
+    recipe: dict[str, Any] = {
+        "precision": "bf16",
+        "optimizer": "adafactor-momentum",
+        "zero": 3,
+        "gpus": 1024,
+        "lora": Lora(16, dtype="fp32", dropout=0.05),
+        "base": "nf4-double",
+        "loss": "hf-outputs-kept",
+        "accumulate": True,
+    }
+    lines = str(tight(train="lora", share=0.4, **recipe)).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_forward_may_be_the_highest_up_to_the_loss() -> None:
+    found = fit("mixtral-8x7b", train="frozen", loss="chunked", search=False)
+    assert found.moments[0].set_by == "the forward of 'block.31'"
+    row = next(line for line in str(found).splitlines() if "the forward of 'block.31'" in line)
+    assert row.startswith("up to loss ")
+
+
+def test_adapters_are_named() -> None:
+    lora = Lora(16)
+    found = fit("mixtral-8x7b", train="lora", lora=lora, search=False)
+    assert "LoRA r=16 on q, k, v, o (none on experts) in bf16" in " ".join(str(found).split())
+    assert len(str(found).splitlines()) <= 24
+    found = fit("llama-3-8b", train="lora", lora=Lora(16, ("down", "q_proj")), search=False)
+    assert "LoRA r=16 on q, down in bf16" in str(found)
+
+
 @pytest.mark.parametrize("share", [-0.5, 0.5, 1])
 def test_to_dict_is_json_and_the_object(share: float) -> None:
     found = tight(share=share)
@@ -336,6 +385,14 @@ def test_a_fit_is_frozen_and_pickles() -> None:
         ({"lora": Lora(8)}, "train='lora' and lora=Lora(...) go together"),
         ({"train": "lora", "lora": Lora(8, ("x",))}, "a LoRA target of small must be one of 'q', "),
         ({"train": "lora", "lora": Lora(0)}, "the rank of lora must be a whole number >= 1, got 0"),
+        ({"train": "lora", "lora": {"r": 1}}, "lora must be Lora(rank=..., targets=...), got {'r'"),
+        ({"train": "lora", "lora": "r=16"}, "lora must be Lora(rank=..., targets=...), got 'r=16'"),
+        ({"lora": {"r": 1}}, "lora must be Lora(rank=..., targets=...), got {'r': 1}"),
+        (
+            {"train": "lora", "lora": Lora(8, BAD[0])},
+            "as in Lora(rank=16, targets=('q', 'v')), got 5",
+        ),
+        ({"train": "lora", "lora": Lora(BAD[1])}, "the rank of lora must be a whole number >= 1"),
         ({"base": "nf4"}, "base='nf4' stores weights that do not train"),
         ({"base": "nf5"}, "base must be one of 'fp32', "),
         ({"attention": "flash"}, "attention must be one of 'sdpa', 'eager', got 'flash'"),
@@ -358,6 +415,8 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], message: str) -> N
 def test_positions_that_were_not_learned() -> None:
     with pytest.raises(SchedulerError, match="at most the 1024 positions that gpt2 has learned"):
         fit(GPT2, sequence=1025)
+    with pytest.raises(InvalidRecipe, match="at most the 1024 positions"):
+        fit(GPT2, sequence=1025.0)  # type: ignore[arg-type]
     with pytest.raises(InvalidBudget):
         fit(GPT2, budget="40G")
 
@@ -400,6 +459,10 @@ def test_explain() -> None:
     for part in ("2.83×", "4.47×", "2.67×", "4.44×", "a/c = 24.5", "= 1.14", "segments of 6"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 100
+    # There the head sets the peak whatever the blocks do, over few words it does not.
+    assert "the head sets both peaks" in text
+    small = fit(SMALL, sequence=LENGTH, search=False)
+    assert "the head sets both" not in explain(SMALL, 1, LENGTH, costs=small.costs)
     short = replace(SMALL, layers=1)
     assert "k = 1" in explain(short, 1, 16)
 
@@ -438,6 +501,9 @@ def test_published_figures_within_their_listed_error(capsys: pytest.CaptureFixtu
     assert module.main([]) == 0
     out = capsys.readouterr().out
     assert "44 rows, median error 0." in out
+    beyond = out.split("Of the 30 measured rows, all of them in the summary, 9 are beyond")[1]
+    lines = beyond.split("Not covered")[0].splitlines()[3:]
+    assert {int(line.split()[0]) for line in lines if line} == module.BEYOND.keys()
     assert module.main(["nowhere.csv"]) == 2
 
 

@@ -265,6 +265,15 @@ TINY = {
             "add_cross_attention of the config is True: only decoders without an encoder are known",
         ),
         (
+            TINY | {"quantization_config": {"bits": 4}},
+            "quantization_config of the config is {'bits': 4}: quantised weights are not read",
+        ),
+        (
+            TINY | {"num_local_experts": 8},
+            "num_local_experts of the config is 8: the model_type 'llama' has no experts",
+        ),
+        (TINY | {"num_experts": 4}, "num_experts of the config is 4: the model_type 'llama' has"),
+        (
             TINY | {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
             "decoder_sparse_step of the config is 2: only experts in every block are known",
         ),
@@ -279,6 +288,11 @@ def test_bad_config(source: Any, sentence: str) -> None:
         load_shape(source)
     assert sentence in str(info.value)
     assert "\n" not in str(info.value)
+
+
+def test_what_no_size_depends_on_is_ignored() -> None:
+    more = {"bos_token_id": 1, "num_experts": 0, "quantization_config": None, "anything": [2]}
+    assert load_shape(TINY | more) == load_shape(TINY)
 
 
 @pytest.mark.parametrize(

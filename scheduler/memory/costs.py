@@ -92,7 +92,8 @@ def costs_from_shape(
     Raises
     ------
     InvalidRecipe, InvalidShape
-        A size is not a positive whole number, or a name is unknown.
+        A size is not a positive whole number, a name is unknown, or the sequence is longer than the
+        positions that the model has learned.
     UnsupportedModel
         Nobody has derived a formula for this combination.
     """
@@ -111,6 +112,11 @@ def costs_from_shape(
         device=device,
         experts=experts,
     )
+    if shape.positions and at.sequence > shape.positions:
+        raise InvalidRecipe(
+            f"sequence must be at most the {shape.positions} positions that {shape.name} has "
+            f"learned, got {at.sequence}"
+        )
     kept = block_activations(
         shape,
         at.batch,

@@ -237,6 +237,8 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
     return _qwen_moe(config) | {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
 
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
 FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -257,10 +259,14 @@ FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
 def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
     """The fields of a shape called `name`, from a config; `where` is how errors call it.
 
+    Fields that no formula reads are ignored, whatever they are: a released config has dozens about
+    tokens, generation and versions. Refused are those that would change the sizes unseen.
+
     Raises
     ------
     InvalidShape
-        A needed field is missing, or the model_type is not one of `FAMILIES`.
+        A needed field is missing, or the model_type is not one of `FAMILIES`; or the weights are
+        quantised, or a dense family has experts.
     """
     if not isinstance(record, Mapping):
         raise InvalidShape(
@@ -275,4 +281,20 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
             f"{shown(record['model_type'])}; pass the config of its text decoder alone"
         )
     family = check_choice(f"model_type of {where}", record["model_type"], FAMILIES, InvalidShape)
-    return FAMILIES[family](_Config(record, where)) | {"name": name, "family": family}
+    config = _Config(record, where)
+    if config.has("quantization_config"):
+        config.refuse(
+            "quantization_config",
+            record["quantization_config"],
+            "quantised weights are not read from a config; remove it, and say how frozen weights "
+            "are stored by base='nf4'",
+        )
+    fields = FAMILIES[family](config)
+    odd = next((field for field in _EXPERTS if record.get(field)), None)
+    if odd is not None and not fields.get("experts"):
+        config.refuse(
+            odd,
+            record[odd],
+            f"the model_type {family!r} has no experts; correct the model_type, or remove it",
+        )
+    return fields | {"name": name, "family": family}

@@ -64,10 +64,10 @@ def fit(
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
 
     A step's memory is highest at one of three moments. What is always there (weights, master,
-    moments; gradients where they accumulate) is the same in all: (1) the loss: all saved
-    activations and the logits' gradients; (2) the backward of some layer: what is still saved,
-    that layer, and gradients so far; (3) the optimizer's step: all gradients and its temporaries.
-    The peak is the largest of the three, not their sum.
+    moments; gradients where they accumulate) is the same in all: (1) up to the loss: all saved
+    activations, and the logits' gradients or the working memory of a forward; (2) the backward of
+    another layer: what is still saved, that layer, and gradients so far; (3) the optimizer's step:
+    all gradients and its temporaries. The peak is the largest of the three, not their sum.
 
     Parameters
     ----------

@@ -6,6 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from scheduler.memory.search import MOST_SEQUENCES, MOST_TOKENS
+from scheduler.memory.setting import Lora, linears, lora_targets
+from scheduler.memory.shapes import Shape
 from scheduler.report.table import aligned, format_percent
 from scheduler.text import format_both, format_bytes, format_time
 
@@ -16,6 +18,7 @@ __all__ = ["fit_lines"]
 
 _WIDTH = 100
 _LABEL = 10
+_MOMENTS = {"loss": "up to loss"}  # a forward may be the highest of them
 
 
 def fit_lines(fit: Fit) -> list[str]:
@@ -56,16 +59,22 @@ def _recipe(fit: Fit) -> str:
     trained = "full training" if training.train == "full" else "no weight trained"
     parts = [fit.state.recipe, trained]
     if training.lora is not None:
-        lora = training.lora
-        targets = lora.targets if isinstance(lora.targets, str) else "+".join(lora.targets)
-        dropout = f" dropout {lora.dropout}" if lora.dropout else ""
-        parts[-1] = f"LoRA r={lora.rank} on {targets} in {lora.dtype}{dropout}"
+        parts[-1] = _adapters(fit.shape, training.lora)
     if training.base is not None:
         parts.append(f"base in {training.base}")
     if training.accumulate:
         parts.append("gradients accumulate")
     parts += [f"{training.attention} attention", f"loss {training.loss}"]
     return ", ".join(parts)
+
+
+def _adapters(shape: Shape, lora: Lora) -> str:
+    # "all" is not all where there are experts, so the layers are named.
+    chosen = lora_targets(shape, lora)
+    targets = ", ".join(name for name in linears(shape) if name in chosen)
+    experts = " (none on experts)" if shape.experts else ""
+    dropout = f" dropout {lora.dropout}" if lora.dropout else ""
+    return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
 
 
 def _state(fit: Fit) -> str:
@@ -90,19 +99,22 @@ def _moments(fit: Fit) -> list[str]:
     lines = _row(
         "step", f"the forward keeps {kept} with nothing checkpointed; its highest moments:"
     )
-    # Without the margin this is what torch.cuda.max_memory_allocated counts.
-    always = fit.reserved_bytes - fit.margin_bytes
-    rows = [("", "above the state", "with it", "")]
+    # Without the margin it is what torch.cuda.max_memory_allocated counts.
+    what, state = "activations", "state"
+    if fit.gradients_bytes:
+        what, state = "activations + gradients", "state without gradients"
+    base = f"with {format_bytes(fit.reserved_bytes)}: {state}, margin"
+    rows = [("", what, "everything", base)]
     rows += [
         (
-            moment.name,
+            _MOMENTS.get(moment.name, moment.name),
             format_bytes(moment.bytes),
-            format_bytes(always + moment.bytes),
+            format_bytes(fit.reserved_bytes + moment.bytes),
             moment.set_by,
         )
         for moment in fit.moments
     ]
-    cells = [(a.rjust(_LABEL), b.rjust(15), c.rjust(10), d) for a, b, c, d in rows]
+    cells = [(a.rjust(_LABEL), b.rjust(len(what)), c.rjust(10), d) for a, b, c, d in rows]
     return lines + aligned(cells, left=4)
 
 
@@ -114,18 +126,21 @@ def _verdict(fit: Fit) -> str:
 
 
 def _plan(fit: Fit) -> str:
-    smallest = f"{format_bytes(fit.smallest_budget_bytes)}, set by {fit.set_by}"
+    smallest = (
+        f"the smallest feasible budget, state and margin included, is "
+        f"{format_bytes(fit.smallest_budget_bytes)}, set by {fit.set_by}"
+    )
     plan = fit.plan
     if plan is None:
-        return f"none fits; the smallest feasible budget is {smallest}"
+        return f"none fits; {smallest}"
     if plan.overhead == 0:
-        return f"nothing need be recomputed; the smallest feasible budget is {smallest}"
+        return f"nothing need be recomputed; {smallest}"
     again = sum(count > 1 for count in plan.forwards.values())
     return (
         f"{plan.status}: {format_percent(plan.overhead)} slower "
         f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "
-        f"recomputed, peak {format_bytes(plan.peak_bytes)}; the smallest feasible budget is "
-        f"{smallest}"
+        f"recomputed; the step needs {format_bytes(plan.peak_bytes)} of the "
+        f"{format_bytes(fit.available_bytes)} left; {smallest}"
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from scheduler.errors import UnsupportedModel
 from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.shapes import Shape
+from scheduler.text import shown
 
 __all__ = [
     "ATTENTIONS",
@@ -18,6 +19,7 @@ __all__ = [
     "Lora",
     "Setting",
     "linears",
+    "lora_targets",
     "setting",
 ]
 
@@ -143,6 +145,8 @@ def setting(
         ("experts", experts, EXPERTS),
     ):
         check_choice(what, name, choices, InvalidRecipe)
+    if lora is not None and not isinstance(lora, Lora):
+        raise InvalidRecipe(f"lora must be Lora(rank=..., targets=...), got {shown(lora)}")
     if (train == "lora") != (lora is not None):
         raise InvalidRecipe("train='lora' and lora=Lora(...) go together; give both or neither")
     autocast = precision == "autocast"
@@ -169,7 +173,7 @@ def setting(
         eager=attention == "eager",
         train=train,
         lora=lora,
-        targets=frozenset() if lora is None else _targets(shape, lora),
+        targets=frozenset() if lora is None else lora_targets(shape, lora),
         padding_mask=check_flag("padding_mask", padding_mask, InvalidRecipe),
         cuda=device == "cuda",
         experts=experts,
@@ -196,11 +200,17 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     return found | {"down": (f, d)}
 
 
-def _targets(shape: Shape, lora: Lora) -> frozenset[str]:
+def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
+    """Linear layers of a block that get an adapter, as `linears` names them; checked."""
     check_count("the rank of lora", lora.rank, InvalidRecipe)
     check_choice("the dtype of lora", lora.dtype, _SIZES, InvalidRecipe)
     check_probability("the dropout of lora", lora.dropout, InvalidRecipe)
     known = tuple(linears(shape))
+    if not isinstance(lora.targets, Collection):
+        raise InvalidRecipe(
+            f"the targets of lora must be names, as in Lora(rank=16, targets=('q', 'v')), got "
+            f"{shown(lora.targets)}"
+        )
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     found: set[str] = set()
     for name in named:

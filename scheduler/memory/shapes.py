@@ -257,13 +257,14 @@ def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) ->
     ----------
     source
         A name that `shape_names` lists; a path to the ``config.json`` of a transformers model, or
-        to its directory; the dictionary in such a file; or a shape, returned as it is.
+        to its directory; the dictionary in such a file; or a shape, returned as it is. Fields of a
+        config that sizes do not depend on are ignored: real files carry dozens of them.
 
     Raises
     ------
     InvalidShape
         No shape has this name, or the config lacks a field, has a model_type that is not known,
-        or describes more than one decoder.
+        has quantised weights, or describes more than one decoder.
     """
     if isinstance(source, Shape):
         return source

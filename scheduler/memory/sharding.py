@@ -40,7 +40,8 @@ class Sharding:
         return -(-(count - experts) // dense_over) + -(-experts // experts_over)
 
     def __str__(self) -> str:
-        parts = [f"ZeRO-{self.stage} over {self.data} GPUs"] if self.stage else []
+        group = "1 GPU" if self.data == 1 else f"{self.data} GPUs"
+        parts = [f"ZeRO-{self.stage} over {group}"] if self.stage else []
         degrees = {"tensor": self.tensor, "pipeline": self.pipeline, "expert": self.expert}
         for name, degree in degrees.items():
             if degree > 1:

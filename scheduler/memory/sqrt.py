@@ -13,7 +13,7 @@ from scheduler.report.plantext import peak_text
 from scheduler.report.table import aligned, format_percent
 from scheduler.text import format_bytes
 from solvers.problem import Chain
-from solvers.replay import replay
+from solvers.replay import Replay, replay
 from solvers.schedule import keep_all
 from solvers.uniform import (
     best_integer_k,
@@ -132,7 +132,7 @@ def explain(
         ),
     ]
     if costs is not None:
-        lines += ["", *_replayed(costs.to_chain(), sorted({1, best, rule_k}))]
+        lines += ["", *_replayed(costs.to_chain(), sorted({1, best, rule_k}), best)]
     return "\n".join(lines)
 
 
@@ -156,12 +156,13 @@ def _figures(n: int) -> list[str]:
     return aligned(rows)
 
 
-def _replayed(chain: Chain, ks: list[int]) -> list[str]:
+def _replayed(chain: Chain, ks: list[int], best: int) -> list[str]:
     """Peaks of uniform plans on the model's own costs."""
     names = [layer.name for layer in chain.layers]
     everything = replay(chain, keep_all(len(chain)))
+    uniform = {k: replay(chain, uniform_plan(chain, k)) for k in ks}
     plans = [("everything kept", everything)]
-    plans += [(f"segments of {k}", replay(chain, uniform_plan(chain, k))) for k in ks]
+    plans += [(f"segments of {k}", done) for k, done in uniform.items()]
     rows = [
         (
             f"  {name}",
@@ -173,7 +174,19 @@ def _replayed(chain: Chain, ks: list[int]) -> list[str]:
     ]
     cells = [(a, b.rjust(10), c.rjust(13), d) for a, b, c, d in rows]
     lines = ["Replayed with embedding, head, loss and gradients, a step needs:"]
-    return lines + aligned(cells, left=4)
+    lines += aligned(cells, left=4)
+    if any(k > best and _by_head_alone(uniform[best], uniform[k], names) for k in ks):
+        lines.append(
+            "There the head sets both peaks; it adds to boundaries alone, so fewer of them win."
+        )
+    return lines
+
+
+def _by_head_alone(best: Replay, longer: Replay, names: list[str]) -> bool:
+    """Whether longer segments need less than the best ones since the head sets both peaks."""
+    last = f"the backward of {names[-1]!r}"
+    both = {peak_text(done.peak_action, names) for done in (best, longer)}
+    return longer.peak_bytes < best.peak_bytes and both == {last}
 
 
 def _in_units(size: float, unit: int) -> tuple[str, str]:

@@ -22,7 +22,7 @@ class Moment:
     Attributes
     ----------
     name
-        "loss", "layer" or "optimizer".
+        "loss" (all up to and with its backward, forwards too), "layer" or "optimizer".
     bytes
         Activations, gradients and working memory at its worst; nothing that is always there.
     set_by

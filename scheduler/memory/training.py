@@ -101,12 +101,6 @@ class Training:
 
     def unsharded_costs(self, batch: int, sequence: int) -> CostGraph:
         """`costs_from_shape`: every gradient and weight whole on the GPU."""
-        positions = self.shape.positions
-        if positions and isinstance(sequence, int) and sequence > positions:
-            raise InvalidRecipe(
-                f"sequence must be at most the {positions} positions that {self.shape.name} has "
-                f"learned, got {sequence}"
-            )
         return costs_from_shape(
             self.shape,
             batch,
