@@ -46,6 +46,7 @@ LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""
 
 _POINT_BYTES = 16
+_ROOMS = 64
 
 
 class Frontier:
@@ -153,6 +154,7 @@ def solve(
     base = keep_all_time(chain)
     most = max_points or 0
     excess = _guess(chain, budget)
+    raise_by = max(excess // 50, base // 1000 + 1)
     while True:
         sets = tables.build(budget, excess, most)
         if sets is None:
@@ -160,7 +162,8 @@ def solve(
         elif points := tables.points(sets):
             break
         else:
-            excess = LIMIT if excess > base else max(excess * 5 // 4, excess + base // 1000 + 1)
+            excess = LIMIT if excess > base else excess + raise_by
+            raise_by *= 3
     time = points[-1][1]
     bound = time
     if tables.thinned:
@@ -191,7 +194,7 @@ def _guess(chain: Chain, budget: int) -> int:
     freed = accumulate(layer.saved_bytes + layer.output_bytes for _, layer in frees)
     spent = accumulate(layer.forward_time for _, layer in frees)
     lost = next((time for size, time in zip(freed, spent, strict=True) if size >= missing), None)
-    return LIMIT if lost is None else lost + lost // 100
+    return LIMIT if lost is None else lost
 
 
 class _Tables:
@@ -214,7 +217,16 @@ class _Tables:
 
         cap = budget - self.chain.input_bytes if budget < LIMIT else LIMIT
         complete, thinned, *sets = kernel.build(
-            self.costs, self.ways, self.same, self.nested, cap, excess, most, down, self.pool
+            self.costs,
+            self.ways,
+            self.same,
+            self.nested,
+            cap,
+            excess,
+            _room(self.chain, cap, excess),
+            most,
+            down,
+            self.pool,
         )
         if not complete:
             return None
@@ -289,6 +301,43 @@ def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         ways.extend((option.saved_bytes, option.recompute_time) for option in la.options)
         costs[k.LAST_WAY, i] = len(ways) - 1
     return costs, np.array(ways, np.int64).T.copy()
+
+
+def _room(chain: Chain, cap: int, excess: int) -> NDArray[np.int64]:
+    """The kernel's `room`: how high a span's peak may be, given what the layers below it hold.
+
+    While a span runs, a layer below it either holds its saved set (and its output, where that is
+    saved) or runs forward once more later. So within a given time the layers below free at most
+    what a knapsack of them does; filled by density, with the last one whole, it is an upper bound.
+    """
+    import numpy as np
+
+    length = len(chain)
+    if excess >= LIMIT:
+        return np.full((length, 2), LIMIT, np.int64)
+    held = np.empty(length, np.int64)
+    again = np.empty(length, np.int64)
+    for i, layer in enumerate(chain.layers):
+        saved = min([layer.saved_bytes, *(option.saved_bytes for option in layer.options)])
+        held[i] = saved + (layer.output_bytes if layer.output_saved else 0)
+        again[i] = min(layer.forward_time, layer.recompute_time)
+    movable = np.array([layer.recomputable for layer in chain.layers])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.where(again > 0, held / again, np.inf)
+    order = np.argsort(-density, kind="stable")
+    order = order[movable[order]]
+    times = (excess // _ROOMS + 1) * np.arange(_ROOMS + 1)
+    room = np.empty((length, _ROOMS + 1), np.int64)
+    below = 0
+    for s in range(length):
+        mine = order[order < s]
+        freed = np.concatenate([[0], np.cumsum(held[mine])])
+        spent = np.cumsum(again[mine])
+        # Everything spent within the time, and one layer more.
+        count = np.minimum(np.searchsorted(spent, times, side="right") + 1, len(mine))
+        room[s] = cap - below + freed[count]
+        below += int(held[s])
+    return room
 
 
 def _same_spans(chain: Chain) -> NDArray[np.int64]:

@@ -102,21 +102,19 @@ def _shifted(p: Ints, shift: int, floor: int, add: int, cap: int, time_cap: int,
 
 
 @_compiled
-def _envelope(p: Ints, q: Ints, out: Ints) -> int:
-    """The lower envelope of two step functions; return how many points."""
+def _envelope(pm: Ints, pc: Ints, qm: Ints, qc: Ints, out_m: Ints, out_c: Ints) -> int:
+    """The lower envelope of two step functions, given as rows; return how many points."""
     i = j = n = 0
     last = INFINITE
-    while i < p.shape[1] or j < q.shape[1]:
-        if j >= q.shape[1] or (
-            i < p.shape[1] and (p[0, i] < q[0, j] or (p[0, i] == q[0, j] and p[1, i] <= q[1, j]))
-        ):
-            peak, time = p[0, i], p[1, i]
+    while i < len(pm) or j < len(qm):
+        if j >= len(qm) or (i < len(pm) and (pm[i] < qm[j] or (pm[i] == qm[j] and pc[i] <= qc[j]))):
+            peak, time = pm[i], pc[i]
             i += 1
         else:
-            peak, time = q[0, j], q[1, j]
+            peak, time = qm[j], qc[j]
             j += 1
         if time < last:
-            out[0, n], out[1, n] = peak, time
+            out_m[n], out_c[n] = peak, time
             n += 1
             last = time
     return n
@@ -124,23 +122,27 @@ def _envelope(p: Ints, q: Ints, out: Ints) -> int:
 
 @_compiled
 def _improvements(
-    p: Ints,
+    pm: Ints,
+    pc: Ints,
     p_shift: int,
-    q: Ints,
+    qm: Ints,
+    qc: Ints,
     q_shift: int,
     floor: int,
     add: int,
     cap: int,
     time_cap: int,
-    envelope: Ints,
-    out: Ints,
+    em: Ints,
+    ec: Ints,
+    out_m: Ints,
+    out_c: Ints,
 ) -> int:
     """Points of the sum p + q + add, for peaks in floor .. cap, that lie below the envelope.
 
     The envelope is walked in chunks; a chunk where even the sum's last value is no better than
     the envelope's first is passed over unread. Most are: this is what makes the frontier fast.
+    Sets come as rows here (m peaks, c times): contiguous ones are walked a third faster.
     """
-    pm, pc, qm, qc, em, ec = p[0], p[1], q[0], q[1], envelope[0], envelope[1]
     m = max(pm[0] + p_shift, qm[0] + q_shift, floor)
     if m > cap:
         return 0
@@ -160,7 +162,7 @@ def _improvements(
             while True:
                 time = pc[i] + qc[j] + add
                 if time < bound and time < previous:
-                    out[0, n], out[1, n] = m, time
+                    out_m[n], out_c[n] = m, time
                     n += 1
                     previous = time
                 after = pm[i + 1] + p_shift if i < last_i else stop
@@ -219,6 +221,14 @@ def _held(table: Ints, pool: Ints, s: int, t: int) -> Ints:
     """H(s, t)."""
     start = table[H_START, s, t]
     return pool[:, start : start + table[H_COUNT, s, t]]
+
+
+@_compiled
+def _rows(table: Ints, pool: Ints, plane: int, s: int, t: int) -> tuple[Ints, Ints]:
+    """Peaks and times of a set, each contiguous."""
+    start = table[plane, s, t]
+    end = start + table[plane + 1, s, t]
+    return pool[0, start:end], pool[1, start:end]
 
 
 @_compiled
@@ -292,7 +302,9 @@ def _keep(
         if n == 0:
             n = count
         elif count:
-            n = _envelope(out[:, :n], rows[:, :count], scratch[2:])
+            n = _envelope(
+                out[0, :n], out[1, :n], rows[0, :count], rows[1, :count], scratch[2], scratch[3]
+            )
             _copy(scratch[2:], out, n, 0)
     return n
 
@@ -337,11 +349,34 @@ def _checkpoints(
         elif p[1, -1] + q[1, -1] + add <= time_cap:
             if n + p.shape[1] + q.shape[1] > best.shape[1]:
                 best, spare, extra = _room(best, n, n + p.shape[1] + q.shape[1])
+            plane = H_START if a[INPUT_SAVED, j + 1] else R_START
+            pm, pc = _rows(table, pool, plane, j + 1, t)
+            qm, qc = _rows(table, pool, H_START, s, j)
             better = _improvements(
-                p, p_shift, q, q_shift, floor, add, cap, time_cap, best[:, :n], extra
+                pm,
+                pc,
+                p_shift,
+                qm,
+                qc,
+                q_shift,
+                floor,
+                add,
+                cap,
+                time_cap,
+                best[0, :n],
+                best[1, :n],
+                extra[0],
+                extra[1],
             )
             if better:
-                n = _envelope(best[:, :n], extra[:, :better], spare)
+                n = _envelope(
+                    best[0, :n],
+                    best[1, :n],
+                    extra[0, :better],
+                    extra[1, :better],
+                    spare[0],
+                    spare[1],
+                )
                 best, spare = spare, best
     return n, best, spare, extra
 
@@ -358,6 +393,18 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints
     if most > 1 and n > most:
         n = _thin(pool[:, used : used + n], most, down)
     return pool, n
+
+
+@_compiled
+def _useful(p: Ints, n: int, room: Ints, time_cap: int, step: int, hold: int) -> int:
+    """Drop, in place, points too high for what the layers below can do in the time that is left."""
+    left = 0
+    for i in range(n):
+        spare = (time_cap - p[1, i] + step - 1) // step
+        if p[0, i] <= room[spare] + hold:
+            p[0, left], p[1, left] = p[0, i], p[1, i]
+            left += 1
+    return left
 
 
 @_compiled
@@ -379,6 +426,7 @@ def build(
     nested: bool,
     cap: int,
     excess: int,
+    room: Ints,
     most: int,
     down: bool,
     limit: int,
@@ -397,6 +445,10 @@ def build(
         Points with a peak above it, in bytes without the chain's input, are not made.
     excess
         Points that no plan within this much of keep-all's time can use are not made.
+    room
+        Shape (L, Q): room[s, q] is the highest peak that a span from s may have, in bytes without
+        the chain's input, where the layers below it may lose q times ``excess // (Q - 1) + 1`` of
+        time: what they free for that, they cannot free more. Used where `excess` is finite.
     most
         A set larger than this is thinned; 0: never. 1: only smallest peaks are wanted.
         Negative: each set may have its share of what is left of the limit.
@@ -430,6 +482,7 @@ def build(
                 time_cap = excess + backward[t + 1] - backward[s]
                 if t == length - 1:
                     time_cap += forward[t + 1] - forward[s]
+                held_cap = min(held_cap, room[s, -1])
             gradients = gradient[t + 1] - gradient[s]
             free = nested or t == length - 1
             last_way = a[LAST_WAY, s] if free else a[FIRST_WAY, s]
@@ -471,11 +524,13 @@ def build(
                     spare,
                     extra,
                 )
-            room = max((limit - used) // left, 16) if most < 0 else most
+            if excess < INFINITE:
+                n = _useful(best, n, room[s], time_cap, excess // (room.shape[1] - 1) + 1, 0)
+            share = max((limit - used) // left, 16) if most < 0 else most
             left -= 1 if a[INPUT_SAVED, s] else 2
             if most >= 0 and most != 1 and used + 2 * n + 4 > limit:
                 return False, thinned, table, pool
-            pool, count = _stored(pool, used, best[:, :n], room, down)
+            pool, count = _stored(pool, used, best[:, :n], share, down)
             thinned |= count < n
             table[H_START, s, t], table[H_COUNT, s, t] = used, count
             used += count
@@ -500,8 +555,14 @@ def build(
                     best,
                     spare,
                 )
-                n = _envelope(extra[:, :n], best[:, :kept], spare)
-                pool, count = _stored(pool, used, spare[:, :n], room, down)
+                n = _envelope(
+                    extra[0, :n], extra[1, :n], best[0, :kept], best[1, :kept], spare[0], spare[1]
+                )
+                if excess < INFINITE:
+                    # The input is counted here, and may be counted below as well.
+                    step = excess // (room.shape[1] - 1) + 1
+                    n = _useful(spare, n, room[s], time_cap, step, hold)
+                pool, count = _stored(pool, used, spare[:, :n], share, down)
                 thinned |= count < n
                 table[R_START, s, t], table[R_COUNT, s, t] = used, count
                 used += count
