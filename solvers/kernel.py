@@ -534,7 +534,7 @@ def build(
             thinned |= count < n
             table[H_START, s, t], table[H_COUNT, s, t] = used, count
             used += count
-            if s and not a[INPUT_SAVED, s]:
+            if not a[INPUT_SAVED, s]:
                 # H with the input counted, or the layer kept and the input let go.
                 if n + kept_most > best.shape[1]:
                     best, spare, extra = _room(best, n, n + kept_most)

@@ -111,6 +111,13 @@ def test_the_single_level_frontier_is_that_of_every_plan(chain: Chain) -> None:
     assert single_level.frontier(chain) == best_points(chain)
 
 
+def test_equal_layers_that_do_not_save_their_input() -> None:
+    # The first span is the model of all equal ones, and must have what the later ones need of it.
+    layer = Layer("a", 1, 1, 1, 1, 1, input_saved=False, output_saved=False)
+    chain = Chain(tuple(replace(layer, name=f"l{i}") for i in range(4)), 1)
+    assert single_level.frontier(chain)[0][0] == best_points(chain)[0][0] == 6
+
+
 @examples(40)
 @given(chains(min_layers=6, max_layers=8, max_options=0))
 def test_the_single_level_frontier_of_longer_chains(chain: Chain) -> None:

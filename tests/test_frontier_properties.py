@@ -52,6 +52,30 @@ def test_points_with_five_layers(chain: Chain) -> None:
     check_against_every_plan(chain)
 
 
+def repeated(chain: Chain, length: int) -> Chain:
+    """The chain's layers over and over, the input as large as what is before each repetition."""
+    period = [replace(layer, backward_overlap_bytes=0) for layer in chain.layers]
+    layers = (period * length)[:length]
+    named = tuple(replace(layer, name=f"l{i}") for i, layer in enumerate(layers))
+    return Chain(named, period[-1].output_bytes)
+
+
+@examples(300)
+@given(chains(max_layers=2, max_options=0), st.integers(2, 5))
+def test_points_where_spans_repeat_from_the_first_layer_on(chain: Chain, length: int) -> None:
+    check_against_every_plan(repeated(chain, length))
+
+
+@examples(100)
+@given(chains(max_layers=2, max_options=0), st.integers(2, 5), st.data())
+def test_solve_where_spans_repeat(chain: Chain, length: int, data: st.DataObject) -> None:
+    chain = repeated(chain, length)
+    points = pareto(every_result(chain))
+    peak, time = data.draw(st.sampled_from(points))
+    solution = solve(chain, peak)
+    assert (solution.peak_bytes, solution.time, solution.status) == (peak, time, Status.OPTIMAL)
+
+
 @examples(100)
 @given(chains(min_layers=2, max_layers=4, max_options=3, max_plans=4000))
 def test_points_with_many_options(chain: Chain) -> None:
