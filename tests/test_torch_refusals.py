@@ -404,15 +404,10 @@ def test_a_loss_without_gradients() -> None:
         profile(Stack().requires_grad_(False), X, mean_square)
 
 
-@pytest.mark.parametrize("grad", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_around_it(grad: Callable[[], Any]) -> None:
-    """Somebody who profiles where gradients are switched off hears of it, or gets the profile."""
-    with grad():
-        try:
-            graph = profile(Stack(), X, mean_square)
-        except SchedulerError as error:
-            assert "grad" in str(error)  # noqa: PT017
-            return
+def test_without_gradients_around_it() -> None:
+    """Somebody who profiles where gradients are switched off gets the profile all the same."""
+    with torch.no_grad():
+        graph = profile(Stack(), X, mean_square)
     assert models.bytes_of(graph) == models.bytes_of(profile(Stack(), X, mean_square))
 
 
@@ -792,11 +787,6 @@ def test_mixture_of_experts_with_a_router_loss() -> None:
 
 
 def test_a_fake_mixture_of_experts() -> None:
-    """Which tokens go where is not known on fake tensors: the real bytes, or a refusal."""
-    model, inputs = mixture(), models.batch(4, 32)
-    try:
-        graph = profile(model, inputs, fake=True)
-    except SchedulerError as error:
-        assert "fake" in str(error)  # noqa: PT017
-        return
-    assert models.bytes_of(graph) == models.bytes_of(profile(model, inputs))
+    """Its grouped product has no fake version in fp32."""
+    with pytest.raises(UnsupportedModel, match="fake tensors cannot run this model"):
+        profile(mixture(), models.batch(4, 32), fake=True)

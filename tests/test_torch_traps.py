@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from scheduler import Plan, frontier, solve
 from scheduler.errors import UnsupportedModel
@@ -147,11 +148,10 @@ def test_hooks_inside_a_shared_segment_are_refused() -> None:
 
 
 def test_hidden_states_from_a_shared_segment_are_refused() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
+    config = GPT2Config(
         n_layer=4, n_embd=16, n_head=2, vocab_size=32, n_positions=8, bos_token_id=0, eos_token_id=0
     )
-    model = transformers.GPT2LMHeadModel(config).train()
+    model = GPT2LMHeadModel(config).train()
     tokens = torch.zeros(2, 8, dtype=torch.long)
     costs = profile(model, {"input_ids": tokens, "labels": tokens})
     plan = solve(costs, budget="1GB", method="uniform-sqrt")
