@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.errors import UnsupportedModel
 from scheduler.layers import LayerCost
+from scheduler.pytorch.blocks import clear_gradients
 from scheduler.pytorch.clock import Clock
 from scheduler.pytorch.tracker import MemoryTracker, storage_bytes
 
@@ -158,13 +159,12 @@ def see_layer(
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
     door = gate(template.device) if needs_grad else None
-    parameters = list(module.parameters())
     version, buffers = template._version, buffer_versions(module)
-    times = _times(forward, template, door, clock, parameters)
+    times = _times(forward, template, door, clock, module)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = buffers == buffer_versions(module)
-    _clear(parameters)
+    clear_gradients(module, ())
     tracker = MemoryTracker()
     with tracker:
         with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
@@ -199,7 +199,7 @@ def see_layer(
             backward_peak = tracker.peak("layer")
             stays = tracker.live("layer")
             made = sum(tracker.disown(d) for d in gradients if d is not None)
-    _clear(parameters)
+    clear_gradients(module, ())
     return Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
@@ -230,11 +230,6 @@ def buffer_versions(module: nn.Module) -> list[Any]:
     ]
 
 
-def _clear(parameters: list[nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None
-
-
 def _input(door: torch.Tensor | None, tensor: torch.Tensor, gradients: list[Any]) -> torch.Tensor:
     if door is None:
         return tensor.detach()
@@ -247,12 +242,12 @@ def _times(
     template: torch.Tensor,
     door: torch.Tensor | None,
     clock: Clock,
-    parameters: list[nn.Parameter],
+    module: nn.Module,
 ) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
     forwards, ratios, backwards = [], [], []
     for attempt in range(-1, clock.repeats):  # the first run warms up
-        _clear(parameters)
+        clear_gradients(module, ())
         with clock.running():
             start = clock.mark()
             out = forward(_input(door, template, []))
