@@ -1,0 +1,1 @@
+"""Exact rematerialisation on general graphs: problems, replay, and the solvers."""

@@ -1,0 +1,248 @@
+"""The state of a search: the best schedule, the bound, the limits, and who is told."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TypeVar
+
+from solvers.graph.lowering import Operations, Run
+from solvers.graph.replay import GraphReplay
+from solvers.graph.solution import (
+    GraphInfeasible,
+    GraphSolution,
+    PlanClass,
+    Progress,
+    Report,
+    Steps,
+    least_time,
+    replay_steps,
+)
+from solvers.schedule import IllegalPlan
+
+__all__ = ["Search"]
+
+T = TypeVar("T")
+
+_POLL = 0.05
+"""Seconds between two looks at the limits while a solver runs."""
+
+
+class Search:
+    """One problem, solved in one class.
+
+    Parameters
+    ----------
+    operations, budget
+        The problem.
+    plan_class
+        Where schedules are looked for and where the bound holds.
+    time_limit
+        Seconds; None: none.
+    threads
+        Of the solvers that use them.
+    report
+        Is told of every improvement.
+    interrupted
+        Asked now and then; True ends the search.
+
+    Attributes
+    ----------
+    stage
+        What is being done, for the reports.
+    lower_bound
+        No schedule of the class takes less.
+    infeasible
+        It is proven that no schedule of the class fits.
+    note
+        What else there is to say of the result, as a sentence.
+    over
+        Proven, out of time, or interrupted.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        budget: int,
+        plan_class: PlanClass,
+        *,
+        time_limit: float | None = None,
+        threads: int = 1,
+        report: Report | None = None,
+        interrupted: Callable[[], bool] | None = None,
+    ) -> None:
+        self.operations = operations
+        self.budget = budget
+        self.plan_class = plan_class
+        self.threads = threads
+        self.least = least_time(operations.graph)
+        self.lower_bound = self.least
+        self.infeasible = False
+        self.stopped = False
+        self._unit = reduce(math.gcd, operations.times) or 1
+        self._steps: Steps | None = None
+        self._replay: GraphReplay | None = None
+        self._runs: tuple[Run, ...] = ()
+        self._report = report
+        self._interrupted = interrupted
+        self._start = time.monotonic()
+        self._deadline = None if time_limit is None else self._start + time_limit
+        self._stage = "start"
+        self._seen: int | None = None  # best time that a running solver has spoken of
+        self.note = ""
+
+    # ---- what is known
+
+    @property
+    def stage(self) -> str:  # noqa: D102
+        return self._stage
+
+    @stage.setter
+    def stage(self, name: str) -> None:
+        self._stage = name
+        self._tell()
+
+    @property
+    def time(self) -> int | None:
+        """Time of the best schedule so far."""
+        return None if self._replay is None else self._replay.time
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The best schedule so far; empty: there is none."""
+        return self._runs
+
+    @property
+    def over(self) -> bool:  # noqa: D102
+        proven = self._replay is not None and self._replay.time <= self.lower_bound
+        return proven or self.infeasible or self._out_of_time()
+
+    def offer(self, runs: Sequence[Run]) -> bool:
+        """Take a schedule of the class if it is the best so far; True: it fits the budget."""
+        return self.offer_steps(self.operations.steps(runs))
+
+    def offer_steps(self, steps: Steps) -> bool:
+        """The same of a schedule of the graph, of which an illegal one is no schedule."""
+        try:
+            replay = replay_steps(self.operations.graph, steps)
+        except IllegalPlan:
+            return False
+        if replay.peak_bytes > self.budget:
+            return False
+        best = self._replay
+        if best is None or (replay.time, replay.peak_bytes) < (best.time, best.peak_bytes):
+            self._steps, self._replay = steps, replay
+            self._runs = tuple(self.operations.runs(steps))
+            self._tell()
+        return True
+
+    def raise_bound(self, recompute: float) -> None:
+        """No schedule spends less than `recompute` on running again, by a floating-point proof.
+
+        What is spent is a sum of the operations' times, so a multiple of their greatest common
+        divisor.
+        """
+        if not math.isfinite(recompute):
+            return
+        spent = recompute * (1 - 1e-9) - 1e-6
+        bound = self.least + self._unit * max(0, math.ceil(spent / self._unit))
+        if self._replay is not None:
+            bound = min(bound, self._replay.time)
+        if bound > self.lower_bound:
+            self.lower_bound = bound
+            self._tell()
+
+    def close(self) -> None:
+        """The best schedule is proven optimal."""
+        assert self._replay is not None
+        self.lower_bound = self._replay.time
+        self._tell()
+
+    # ---- limits
+
+    def remaining(self) -> float | None:
+        """Seconds left; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _out_of_time(self) -> bool:
+        if self._interrupted is not None and not self.stopped:
+            self.stopped = self._interrupted()
+        return self.stopped or self.remaining() == 0.0
+
+    def wait_for(self, solver: Callable[[], T]) -> T | None:
+        """What `solver` returns; None when a limit or Ctrl-C comes first.
+
+        HiGHS cannot be told to stop, so it runs in a thread that is then left to itself.
+        """
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(solver())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        try:
+            thread.start()
+            while thread.is_alive():
+                thread.join(_POLL)
+                if thread.is_alive() and self._overdue():
+                    return None
+        except KeyboardInterrupt:
+            self.stopped = True
+            return None
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def _overdue(self) -> bool:
+        # The solver has the same time limit and usually keeps it; then its bound is worth having.
+        if self._interrupted is not None and self._interrupted():
+            self.stopped = True
+        late = self._deadline is not None and time.monotonic() > self._deadline + 2
+        return self.stopped or late
+
+    # ---- the end
+
+    def solution(self) -> GraphSolution:
+        """The best schedule with its certificate.
+
+        Raises
+        ------
+        GraphInfeasible
+            There is none.
+        """
+        if self._replay is None or self._steps is None:
+            floor, node = self.operations.floor
+            proven = self.plan_class if self.infeasible else None
+            raise GraphInfeasible(floor, node, proven)
+        time_ = self._replay.time
+        return GraphSolution(
+            steps=self._steps,
+            peak_bytes=self._replay.peak_bytes,
+            time=time_,
+            lower_bound_time=min(time_, self.lower_bound),
+            bound_class=PlanClass.ANY if time_ == self.least else self.plan_class,
+            note=self.note,
+        )
+
+    def watch(self, recompute: float, bound: float) -> None:
+        """What a solver says of itself while it runs."""
+        self.raise_bound(bound)
+        if math.isfinite(recompute):
+            found = self.least + round(recompute)
+            self._seen = found if self._seen is None else min(found, self._seen)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._report is None:
+            return
+        times = [t for t in (self.time, self._seen) if t is not None]
+        seconds = time.monotonic() - self._start
+        best = min(times, default=None)
+        self._report(Progress(self._stage, best, self.lower_bound, seconds))
