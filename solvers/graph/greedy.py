@@ -7,6 +7,7 @@ too large to prove anything about.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -135,10 +136,15 @@ class _Evictor:
     def _evict(self, stage: int, room: int, pending: dict[int, int]) -> None:
         if self.held <= room:
             return
-        candidates = [v for v in self.live if not pending.get(v) and self._replaceable(stage, v)]
-        candidates.sort(key=lambda v: (self.keenness(stage, v), v))
-        for value in candidates:
-            self._free(value)
+        # A heap: mostly a few of many candidates have to go.
+        heap = [
+            (self.keenness(stage, v), v)
+            for v in self.live
+            if not pending.get(v) and self._replaceable(stage, v)
+        ]
+        heapq.heapify(heap)
+        while heap:
+            self._free(heapq.heappop(heap)[1])
             if self.held <= room:
                 return
         raise _Stuck

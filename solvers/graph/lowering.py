@@ -118,6 +118,10 @@ class Operations:
             worst = max(worst, (self.resident[i] + needs + least, -i))
         return worst[0], -worst[1]
 
+    def everything(self) -> list[Run]:
+        """Every operation once, keeping all: nothing runs again."""
+        return [Run(i, saved is not None) for i, saved in enumerate(self.saved)]
+
     def useful(self, plan_class: PlanClass) -> list[list[int]]:
         """For each stage the operations worth running again there, ascending.
 

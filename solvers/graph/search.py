@@ -53,6 +53,8 @@ class Search:
     ----------
     stage
         What is being done, for the reports.
+    unit
+        All that is spent on running again is a multiple of it.
     lower_bound
         No schedule of the class takes less.
     infeasible
@@ -82,7 +84,7 @@ class Search:
         self.lower_bound = self.least
         self.infeasible = False
         self.stopped = False
-        self._unit = reduce(math.gcd, operations.times) or 1
+        self.unit = reduce(math.gcd, operations.times) or 1
         self._steps: Steps | None = None
         self._replay: GraphReplay | None = None
         self._runs: tuple[Run, ...] = ()
@@ -148,7 +150,7 @@ class Search:
         if not math.isfinite(recompute):
             return
         spent = recompute * (1 - 1e-9) - 1e-6
-        bound = self.least + self._unit * max(0, math.ceil(spent / self._unit))
+        bound = self.least + self.unit * max(0, math.ceil(spent / self.unit))
         if self._replay is not None:
             bound = min(bound, self._replay.time)
         if bound > self.lower_bound:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from solvers.graph.greedy import by_distance, evicting
-from solvers.graph.lowering import Operations, Run, lower
+from solvers.graph.lowering import Operations, lower
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.search import Search
 from solvers.graph.solution import (
@@ -201,7 +201,7 @@ class _Asked:
 def _begin(search: Search, start: Steps | None) -> None:
     """Offer what is known beforehand: nothing run again, and the caller's schedule."""
     operations = search.operations
-    search.offer([Run(i, operations.saved[i] is not None) for i in range(len(operations))])
+    search.offer(operations.everything())
     if start is not None and operations.follows(operations.runs(start), search.plan_class):
         search.offer_steps(start)
 
@@ -241,7 +241,9 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
 
 def _greedy(search: Search) -> None:
     search.stage = "eviction"
-    for power in (1.0, 0.5, 2.0, 0.0):
+    small = len(search.operations) <= MOST_OPERATIONS
+    powers = (1.0, 0.5, 2.0, 0.0) if small else (1.0, 0.5)
+    for power in powers:
         weight = by_distance(search.operations, power)
         runs = evicting(search.operations, search.budget, search.plan_class, weight)
         if runs is not None:

@@ -20,6 +20,12 @@ from solvers.graph.solution import PlanClass
 
 __all__ = ["prove", "relax"]
 
+_LARGEST_COST = 1e5
+"""Costs are scaled to this at most: HiGHS takes differences below 1e-6 for none."""
+
+_DOUBT = 1e-4
+"""How far a scaled bound may be too high: HiGHS's dual tolerance, 1e-7, over many columns."""
+
 _INTERVALS = 20.0
 """Most seconds that retention intervals may take for a first schedule."""
 
@@ -58,8 +64,7 @@ class _Proof:
         for stage, again in enumerate(self.formulation.stages):
             self.steps[stage, [*again, stage]] = True
         self._fix_by_cost()
-        free = self.formulation.cost[self.upper > 0]
-        self.scale = float(max(1, free.max()))
+        self.scale = self._finest_scale()
 
     def run(self) -> None:
         answer = self.relax()
@@ -86,6 +91,13 @@ class _Proof:
         self._round(answer.solution)
         return answer
 
+    def _finest_scale(self) -> float:
+        largest = float(self.formulation.cost[self.upper > 0].max())
+        return max(float(self.search.unit), largest / _LARGEST_COST)
+
+    def _raise_bound(self, bound: float) -> None:
+        self.search.raise_bound((bound - _DOUBT) * self.scale)
+
     def _nothing_more(self) -> None:
         """The program, without what is fixed as worse than the best schedule, has no solution."""
         if self.search.time is None:
@@ -104,7 +116,7 @@ class _Proof:
                 return None
             if answer.solution is None:
                 return answer
-            self.search.raise_bound(answer.objective * self.scale)
+            self._raise_bound(answer.objective)
             broken = self._broken(answer.solution, self.search.budget * (1 + _SLACK))
             if not broken:
                 return answer
@@ -132,13 +144,13 @@ class _Proof:
         room -= int(sizes[~chosen].sum())
         if room < int(np.minimum(sizes[chosen], 0).sum()):
             return False
-        # In shares of the budget: HiGHS's tolerances are absolute.
+        share = max(1, self.search.budget)  # of the budget: HiGHS's tolerances are absolute
         self.memory_rows[stage, step] = Rows(
             np.array([0, np.count_nonzero(chosen)]),
             columns[chosen],
-            sizes[chosen] / self.search.budget,
+            sizes[chosen] / share,
             np.array([-np.inf]),
-            np.array([room / self.search.budget]),
+            np.array([room / share]),
         )
         return True
 
@@ -199,12 +211,17 @@ class _Proof:
                     self._nothing_more()
                 return
             fits = self.search.offer(self.formulation.runs(answer.solution))
-            self.search.raise_bound(answer.bound * self.scale)
-            if fits and answer.finished:
-                self.search.close()
-            if fits or not answer.finished:
+            self._raise_bound(answer.bound)
+            if not answer.finished:
                 return
-            self._cut_off(np.round(answer.solution))
+            if not fits:
+                self._cut_off(np.round(answer.solution))
+                continue
+            # The best schedule rules out what is dearer: are differences finer to tell now?
+            self._fix_by_cost()
+            before, self.scale = self.scale, self._finest_scale()
+            if self.scale > before / 100:
+                self.search.close()
 
     def _cut_off(self, solution: Floats) -> None:
         """Add the memory rows that an integer solution breaks; where they are there, a cover.
@@ -251,7 +268,7 @@ class _Proof:
             return None
 
         def watch(objective: float, bound: float) -> None:
-            search.watch(objective * self.scale, bound * self.scale)
+            search.watch(objective * self.scale, (bound - _DOUBT) * self.scale)
 
         return search.wait_for(
             lambda: mip.solve(
