@@ -118,9 +118,14 @@ class Search:
         return self._runs
 
     @property
+    def proven(self) -> bool:
+        """Whether the best schedule is optimal, or there is none."""
+        optimal = self._replay is not None and self._replay.time <= self.lower_bound
+        return optimal or self.infeasible
+
+    @property
     def over(self) -> bool:  # noqa: D102
-        proven = self._replay is not None and self._replay.time <= self.lower_bound
-        return proven or self.infeasible or self._out_of_time()
+        return self.proven or self._out_of_time()
 
     def offer(self, runs: Sequence[Run]) -> bool:
         """Take a schedule of the class if it is the best so far; True: it fits the budget."""

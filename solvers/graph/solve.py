@@ -165,7 +165,7 @@ def solve(
         return _in_free_order(asked, start)
     search = asked.search(optimal_in or default_class(graph))
     _begin(search, start)
-    if not search.over and method != "keep-all":
+    if not search.proven and method != "keep-all":
         _WORK[method](search)
     return search.solution()
 

@@ -1,0 +1,77 @@
+"""The staged program against exhaustive search: random graphs of both kinds, every budget."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.graph import staged
+from solvers.graph.lowering import lower
+from solvers.graph.problem import ComputeGraph, LayerGraph
+from solvers.graph.search import Search
+from solvers.graph.solution import (
+    Graph,
+    GraphSolution,
+    PlanClass,
+    replay_steps,
+)
+from solvers.solution import Status
+from tests.graph_oracle import best_staged
+from tests.graph_strategies import compute_graphs, layer_graphs, training_graphs
+
+
+def peak_of_everything(graph: Graph) -> int:
+    operations = lower(graph)
+    return replay_steps(graph, operations.steps(operations.everything())).peak_bytes
+
+
+def budgets(graph: Graph) -> list[int]:
+    """From below the floor to what needs nothing again."""
+    floor, top = lower(graph).floor[0], peak_of_everything(graph)
+    inner = {floor + (top - floor) * k // 4 for k in range(5)}
+    return sorted({max(0, floor - 1), *inner})
+
+
+def solved(graph: Graph, budget: int, plan_class: PlanClass) -> GraphSolution | None:
+    """By the program alone, without the schedules that others find first."""
+    search = Search(lower(graph), budget, plan_class)
+    staged.prove(search)
+    assert search.infeasible or search.time is not None
+    return None if search.infeasible else search.solution()
+
+
+def check(graph: Graph, budget: int, plan_class: PlanClass) -> None:
+    truth = best_staged(graph, budget, forward_only=plan_class is PlanClass.FORWARD)
+    found = solved(graph, budget, plan_class)
+    if found is None:
+        assert truth is None
+        return
+    assert found.time == truth
+    assert found.status is Status.OPTIMAL
+    replay = replay_steps(graph, found.steps)
+    assert (replay.time, replay.peak_bytes) == (found.time, found.peak_bytes)
+    assert replay.peak_bytes <= budget
+
+
+@given(compute_graphs(max_nodes=7), st.data())
+@settings(max_examples=150, deadline=None)
+def test_compute_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
+    budget = data.draw(st.sampled_from(budgets(graph)))
+    for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
+        check(graph, budget, plan_class)
+
+
+@given(training_graphs(max_pairs=4), st.data())
+@settings(max_examples=150, deadline=None)
+def test_training_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
+    budget = data.draw(st.sampled_from(budgets(graph)))
+    for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
+        check(graph, budget, plan_class)
+
+
+@given(layer_graphs(max_layers=4), st.data())
+@settings(max_examples=150, deadline=None)
+def test_layer_graphs(graph: LayerGraph, data: st.DataObject) -> None:
+    budget = data.draw(st.sampled_from(budgets(graph)))
+    for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
+        check(graph, budget, plan_class)
