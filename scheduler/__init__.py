@@ -1,26 +1,35 @@
 """Provably optimal activation checkpointing: from layer costs and a budget to a plan."""
 
 from scheduler.api import compare, frontier, solve
+from scheduler.computegraph import ComputeCosts, NodeCost
 from scheduler.costs import CostGraph, LayerCost
 from scheduler.errors import (
     InfeasibleBudget,
+    InfeasibleGraph,
     InvalidBudget,
     InvalidCosts,
     InvalidPlan,
+    NoPlanFound,
     SchedulerError,
     UnknownMethod,
     UnsuitableMethod,
     UnsupportedModel,
 )
+from scheduler.graphplan import GraphPlan
 from scheduler.plan import Plan
 
 __all__ = [
+    "ComputeCosts",
     "CostGraph",
+    "GraphPlan",
     "InfeasibleBudget",
+    "InfeasibleGraph",
     "InvalidBudget",
     "InvalidCosts",
     "InvalidPlan",
     "LayerCost",
+    "NoPlanFound",
+    "NodeCost",
     "Plan",
     "SchedulerError",
     "UnknownMethod",

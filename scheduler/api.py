@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from scheduler.certify import certified, infeasible
+from scheduler.chaincomparison import compare_chain
 from scheduler.comparison import Comparison, MethodRow
-from scheduler.costs import CostGraph
+from scheduler.computegraph import ComputeCosts
 from scheduler.errors import UnsuitableMethod
+from scheduler.graphcomparison import GraphComparison, compare_graph
+from scheduler.graphlimits import (
+    Watch,
+    read_search,
+    refuse_chain_options,
+    refuse_graph_options,
+)
+from scheduler.graphpareto import GraphFrontier, read_sweep
+from scheduler.graphplan import GraphPlan
+from scheduler.graphsolve import solve_graph
 from scheduler.limits import (
-    Budget,
     check_unlimited,
     find_method,
     read_budget,
@@ -18,22 +27,13 @@ from scheduler.limits import (
     read_points,
 )
 from scheduler.pareto import Frontier
-from scheduler.plan import Plan, excess
-from scheduler.readers import as_costs
-from scheduler.report.plantext import peak_text
-from scheduler.report.table import format_percent
-from solvers import frontier as nested
+from scheduler.plan import Plan
+from scheduler.readers import as_any_costs
 from solvers import registry
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.solution import Infeasible, Solution, Status, Unsuitable
+from solvers.solution import Infeasible, Unsuitable
 
-__all__ = ["Comparison", "Frontier", "MethodRow", "Plan", "compare", "frontier", "solve"]
-
-_Optimum = Callable[[int], Solution]
-
-_WHOLE_FRONTIER = 120
-"""Chains up to this long are compared by one frontier; longer ones are solved at each peak."""
+__all__ = ["Comparison", "Frontier", "GraphComparison", "GraphFrontier", "GraphPlan", "MethodRow"]
+__all__ += ["Plan", "compare", "frontier", "solve"]
 
 
 def solve(
@@ -47,20 +47,29 @@ def solve(
     time_unit: str | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
+    time_limit: float | None = None,
+    optimal_in: str | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
 ) -> Plan:
     """The plan of a method that loses the least time within a memory budget.
+
+    Layers in a chain are solved exactly among persistent plans. A graph (costs with ``edges``, or
+    a compute graph) gives a `GraphPlan`, proven in the class that it names.
 
     Parameters
     ----------
     layer_costs
         A `CostGraph`, a list of `LayerCost` or of mappings, a mapping of columns, a pandas
-        DataFrame, a networkx DiGraph that is a path, or the path of a cost file. Never changed.
+        DataFrame, a networkx DiGraph, a `scheduler.computegraph.ComputeCosts`, or the path of a
+        cost file or of a compute graph's file. Never changed.
     budget_gb
         A number of GB, 10⁹ bytes each.
     budget
         Instead of `budget_gb`: bytes, or text such as ``"40GB"`` (10⁹) or ``"40GiB"`` (2³⁰).
     method
-        "optimal", or a baseline: see `solvers.registry.METHODS`.
+        "optimal", or a baseline: see `solvers.registry.METHODS`. For graphs "optimal" is "auto";
+        the others are in `solvers.graph.solve.METHODS`.
     reserved
         Bytes, or text, that come off the budget before solving: weights, optimizer state, margin.
     input_bytes, time_unit
@@ -70,6 +79,18 @@ def solve(
         thinned sets is valid, and carries the gap to a certified bound.
     memory_limit
         Bytes, or text, that these sets may take before they are thinned; default 1 GiB.
+    time_limit
+        For graphs: seconds, after which the best plan so far is returned with its gap. Default:
+        until it is proven. Ctrl-C ends the search in the same way.
+    optimal_in
+        For graphs: the class of plans to prove it in. "forward": only forward operations run
+        again, only in the backward part; "staged": anything, at most once before each first run;
+        "any": all plans, for small graphs. Default: forward where there is a backward part, else
+        staged.
+    threads
+        For graphs: threads of the solvers; default 1.
+    watch
+        For graphs: who is told of progress, and may end the search.
 
     Returns
     -------
@@ -83,15 +104,23 @@ def solve(
     InvalidBudget
         The budget, the reserve or a limit is missing or no size.
     InfeasibleBudget
-        No plan of the method fits; carries the smallest budget that does, and what sets it.
+        No plan of the method fits; carries the smallest budget that does, and what sets it. For
+        graphs an `InfeasibleGraph`, with the floor of all plans.
+    NoPlanFound
+        The time limit came before a plan of a graph, or a proof that there is none.
     UnknownMethod, UnsuitableMethod
-        There is no such method, or it does not accept these costs.
+        There is no such method, or it or another argument does not apply to these costs.
     """
-    chosen = find_method(method)
-    check_unlimited(chosen, max_points, memory_limit)
     size = read_budget(budget_gb, budget, reserved)
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    if isinstance(costs, ComputeCosts) or not costs.is_chain:
+        search = read_search(method, time_limit, optimal_in, threads)
+        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
+        return solve_graph(costs, size, search, watch)
+    chosen = find_method(method)
+    refuse_graph_options(time_limit=time_limit, optimal_in=optimal_in, threads=threads)
+    check_unlimited(chosen, max_points, memory_limit)
     points = read_points(max_points)
-    costs = as_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
     chain = costs.to_chain()
     limit = read_memory_limit(memory_limit, len(chain))
     start = time.perf_counter()
@@ -130,22 +159,47 @@ def frontier(
     time_unit: str | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
-) -> Frontier:
+    points: int | None = None,
+    method: str = "optimal",
+    time_limit: float | None = None,
+    optimal_in: str | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
+) -> Frontier | GraphFrontier:
     """Every optimal pair of peak bytes and time, and the plan for any budget without solving again.
+
+    Of a graph: a sweep over budgets, each point with its gap.
 
     Parameters
     ----------
     layer_costs, input_bytes, time_unit, max_points, memory_limit
         As for `solve`.
+    points
+        For graphs: budgets to solve for, evenly spread between the floor and the peak of keeping
+        everything; default 8.
+    time_limit
+        For graphs: seconds for each of them; default 30.
+    method, optimal_in, threads, watch
+        For graphs: as for `solve`.
 
     Raises
     ------
-    InvalidCosts, InvalidBudget
+    InvalidCosts, InvalidBudget, UnknownMethod, UnsuitableMethod
         As for `solve`.
     """
-    points = read_points(max_points)
-    costs = as_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    return Frontier(costs, points, read_memory_limit(memory_limit, len(costs)))
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    if isinstance(costs, ComputeCosts) or not costs.is_chain:
+        search = read_search(method, time_limit, optimal_in, threads)
+        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
+        return GraphFrontier(costs, read_sweep(points), search, watch or Watch())
+    refuse_graph_options(
+        points=points, time_limit=time_limit, optimal_in=optimal_in, threads=threads
+    )
+    if method != "optimal":
+        find_method(method)
+        raise UnsuitableMethod("the frontier of a chain is that of method 'optimal'")
+    most = read_points(max_points)
+    return Frontier(costs, most, read_memory_limit(memory_limit, len(costs)))
 
 
 def compare(
@@ -158,7 +212,10 @@ def compare(
     time_unit: str | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
-) -> Comparison:
+    time_limit: float | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
+) -> Comparison | GraphComparison:
     """What each method makes of the budget, and what the optimum makes of each method's peak.
 
     All methods but "brute", which finds what "optimal" finds. A method that has no plan within
@@ -168,6 +225,10 @@ def compare(
     ----------
     layer_costs, budget_gb, budget, reserved, input_bytes, time_unit, max_points, memory_limit
         As for `solve`.
+    time_limit
+        For graphs: seconds for each method; default 30.
+    threads, watch
+        For graphs: as for `solve`.
 
     Raises
     ------
@@ -175,100 +236,12 @@ def compare(
         As for `solve`. A budget that nothing fits is no error here.
     """
     size = read_budget(budget_gb, budget, reserved)
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    if isinstance(costs, ComputeCosts) or not costs.is_chain:
+        search = read_search("auto", time_limit, None, threads)
+        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
+        return compare_graph(costs, size, search, watch or Watch())
+    refuse_graph_options(time_limit=time_limit, threads=threads)
     points = read_points(max_points)
-    costs = as_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    chain = costs.to_chain()
-    optimum = _optimum(chain, points, read_memory_limit(memory_limit, len(chain)))
-    plans: dict[str, Plan] = {}
-    notes: dict[str, str] = {}
-    names = [name for name in registry.METHODS if name not in ("brute", "optimal")]
-    for name in names:
-        try:
-            plans[name] = _best_effort(costs, chain, registry.get(name).solve, name, size)
-        except Unsuitable as error:
-            notes[name] = f"{error}."
-    best = _best_effort(costs, chain, lambda _, bytes_: optimum(bytes_), "optimal", size)
-    at_peaks = {peak: optimum(peak) for peak in sorted({p.peak_bytes for p in plans.values()})}
-    rows = [
-        _row(plans[name], size, at_peaks[plans[name].peak_bytes], costs.ticks_per_unit)
-        if name in plans
-        else MethodRow(name, note=notes[name])
-        for name in names
-    ]
-    return Comparison(
-        rows=(*rows, _optimal_row(best, size)),
-        name=costs.name,
-        layers=len(costs),
-        budget_bytes=size.asked,
-        reserved_bytes=size.reserved,
-        keep_all_peak_bytes=best.keep_all_peak_bytes,
-        keep_all_time=best.keep_all_time,
-        time_unit=costs.time_unit,
-        set_by=peak_text(replay(chain, best.items).peak_action, best.layers),
-    )
-
-
-def _optimum(chain: Chain, max_points: int | None, memory_limit: int) -> _Optimum:
-    """The optimal solution of any budget of one chain."""
-    if len(chain) <= _WHOLE_FRONTIER:
-        whole = nested.Frontier(chain, max_points=max_points, memory_limit=memory_limit)
-        if whole.exact:
-            return whole.solution
-
-    def solve_at(budget: int) -> Solution:
-        return registry.optimal(chain, budget, max_points=max_points, memory_limit=memory_limit)
-
-    return solve_at
-
-
-def _best_effort(
-    costs: CostGraph, chain: Chain, solver: registry.Solver, name: str, size: Budget
-) -> Plan:
-    """The method's plan within the budget, or else its plan of the smallest peak."""
-    try:
-        solution = solver(chain, size.available)
-    except Infeasible as error:
-        done = replay(chain, error.items)
-        smallest = Solution(error.items, done.peak_bytes, done.time, lower_bound_time=0)
-        return certified(costs, chain, smallest, method=name, budget_bytes=None)
-    return certified(
-        costs,
-        chain,
-        solution,
-        method=name,
-        budget_bytes=size.asked,
-        reserved_bytes=size.reserved,
-    )
-
-
-def _row(plan: Plan, size: Budget, best: Solution, ticks: int) -> MethodRow:
-    note = ""
-    if best.status is not Status.OPTIMAL:
-        gap = format_percent(excess(best.time, best.lower_bound_time))
-        note = f"the optimum at its peak is known within {gap}."
-    time_at_peak = best.time / ticks
-    return MethodRow(
-        method=plan.method,
-        peak_bytes=plan.peak_bytes,
-        fits=plan.peak_bytes <= size.available,
-        time=plan.time,
-        overhead=plan.overhead,
-        optimal_time_at_peak=time_at_peak,
-        optimal_overhead_at_peak=excess(time_at_peak, plan.keep_all_time),
-        note=note,
-    )
-
-
-def _optimal_row(plan: Plan, size: Budget) -> MethodRow:
-    fits = plan.peak_bytes <= size.available
-    thinned = fits and plan.optimal_in is None
-    return MethodRow(
-        method="optimal",
-        peak_bytes=plan.peak_bytes,
-        fits=fits,
-        time=plan.time,
-        overhead=plan.overhead,
-        optimal_time_at_peak=plan.time,
-        optimal_overhead_at_peak=plan.overhead,
-        note=f"proven within {format_percent(plan.gap)}." if thinned else "",
-    )
+    limit = read_memory_limit(memory_limit, len(costs))
+    return compare_chain(costs, size, points, limit)

@@ -11,9 +11,9 @@ from solvers.replay import Replay, replay
 from solvers.schedule import IllegalPlan, Item, keep_all
 from solvers.solution import Infeasible, Solution
 
-__all__ = ["certified", "infeasible"]
+__all__ = ["BUG", "certified", "infeasible"]
 
-_BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
+BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
 
 
 def certified(
@@ -53,12 +53,12 @@ def certified(
     if (done.peak_bytes, done.time) != said or solution.lower_bound_time > done.time:
         raise RuntimeError(
             f"method {method!r} says peak and time {said} with the bound "
-            f"{solution.lower_bound_time}, the replay gives {(done.peak_bytes, done.time)}: {_BUG}"
+            f"{solution.lower_bound_time}, the replay gives {(done.peak_bytes, done.time)}: {BUG}"
         )
     if budget_bytes is not None and done.peak_bytes + reserved_bytes > budget_bytes:
         raise RuntimeError(
             f"the plan of method {method!r} needs {done.peak_bytes + reserved_bytes} bytes, more "
-            f"than its budget of {budget_bytes}: {_BUG}"
+            f"than its budget of {budget_bytes}: {BUG}"
         )
     everything = replay(chain, keep_all(len(chain)))
     ticks = costs.ticks_per_unit
@@ -89,7 +89,7 @@ def infeasible(
     if done.peak_bytes != error.peak_bytes:
         raise RuntimeError(
             f"method {method!r} says a smallest peak of {error.peak_bytes} bytes, the replay "
-            f"gives {done.peak_bytes}: {_BUG}"
+            f"gives {done.peak_bytes}: {BUG}"
         )
     names = [layer.name for layer in chain.layers]
     return InfeasibleBudget(
@@ -105,4 +105,4 @@ def _replayed(chain: Chain, items: tuple[Item, ...], method: str) -> Replay:
     try:
         return replay(chain, items)
     except IllegalPlan as error:
-        raise RuntimeError(f"method {method!r} made an illegal plan ({error}): {_BUG}") from error
+        raise RuntimeError(f"method {method!r} made an illegal plan ({error}): {BUG}") from error

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from scheduler.errors import InfeasibleBudget, SchedulerError
+from scheduler.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 from scheduler.modelargs import add_model_options
 
 __all__ = ["main"]
 
 PROGRAM = "checkpoint-scheduler"
-OK, BAD_INPUT, INFEASIBLE, INTERRUPTED, BROKEN_PIPE = 0, 2, 3, 130, 141
+OK, BAD_INPUT, INFEASIBLE, NO_PLAN, INTERRUPTED, BROKEN_PIPE = 0, 2, 3, 4, 130, 141
 
 _SIZE = "as in 40GB (40·10⁹ bytes), 40GiB (40·2³⁰) or a number of bytes"
 _EXAMPLES = f"""\
@@ -27,15 +27,19 @@ examples:
   {PROGRAM} compare --example gpt2-small --budget 5GB
   {PROGRAM} solve costs.json --budget 40GB --reserved 2GB -o plan.json
   {PROGRAM} frontier costs.json --csv > frontier.csv
+  {PROGRAM} solve graph.json --budget 12GB --optimal-in staged --time-limit 60
   {PROGRAM} show plan.json --costs costs.json
   {PROGRAM} fit --model llama-3-8b --gpu h100 --sequence 8192 --zero 3 --gpus 8
 
-exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget (4 is kept for time limits)
+exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget, 4 no plan found in the time
+limit, 130 interrupted before there was a plan
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 2 bad input, 3 infeasible, 130 interrupted.
+    """Run one command; the exit status.
+
+    0 done, 2 bad input, 3 infeasible, 4 no plan found in time, 130 interrupted.
 
     Parameters
     ----------
@@ -44,6 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     _print_anything()
+    status = _main(argv)
+    if argv is None and threading.active_count() > 1:
+        _leave(status)
+    return status
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
@@ -51,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except InfeasibleBudget as error:
         return _fail(str(error), INFEASIBLE)
+    except NoPlanFound as error:
+        return _fail(str(error), NO_PLAN)
     except SchedulerError as error:
         return _fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
@@ -101,12 +114,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_budget(solve)
     solve.add_argument("--method", default="optimal", metavar="M", help="default: optimal")
     _add_limits(solve)
+    _add_graph_options(solve)
     solve.add_argument("-o", "--output", metavar="FILE", help="write the plan file here")
     solve.add_argument("--json", action="store_true", help="print the plan file")
 
     compare = _command(commands, "compare", "all methods within a budget, one row each")
     _add_budget(compare)
     _add_limits(compare)
+    _add_graph_options(compare, classes=False)
     _add_formats(compare)
 
     frontier = _command(commands, "frontier", "every optimal trade of memory against time")
@@ -114,9 +129,11 @@ def _parser() -> argparse.ArgumentParser:
         "--points",
         type=int,
         metavar="N",
-        help="show at most N, evenly chosen (default: 20, all in JSON and CSV)",
+        help="show at most N, evenly chosen (default: 20, all in JSON and CSV); of a graph: solve "
+        "for N budgets (default: 8)",
     )
     _add_limits(frontier)
+    _add_graph_options(frontier)
     _add_formats(frontier)
 
     show = _command(commands, "show", "a cost file as a table, or a plan file", "cost or plan")
@@ -169,22 +186,25 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     from scheduler import commands
 
     run: Callable[[argparse.Namespace], int] = getattr(commands, name)
-    with _patience():
+    with _patience() as arguments.stop_waiting:
         return run(arguments)
 
 
 @contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Tell a person who waits why; the first run on a machine compiles for some seconds."""
+def _patience() -> Iterator[Callable[[], None]]:
+    """Tell a person who waits why; the first run on a machine compiles for some seconds.
+
+    What it gives ends the wait, for those who tell more themselves.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda: None
         return
     message = "working ... (the first run on a machine compiles the solver, once)"
     timer = threading.Timer(2.0, _say, [message])
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield timer.cancel
     finally:
         timer.cancel()
 
@@ -209,6 +229,25 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="thin sets that would take more (default: 1GiB)"
     )
+
+
+def _add_graph_options(parser: argparse.ArgumentParser, *, classes: bool = True) -> None:
+    group = parser.add_argument_group("graphs")
+    group.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="then the best plan so far, with its gap (solve: no limit; compare: 30 for each "
+        "method; frontier: 30 for each budget)",
+    )
+    if classes:
+        group.add_argument(
+            "--optimal-in",
+            metavar="CLASS",
+            help="plans among which to prove it: forward, staged, or any for small graphs",
+        )
+    group.add_argument("--threads", type=int, metavar="N", help="of the solvers (default: 1)")
+    group.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
@@ -239,6 +278,15 @@ def _print_anything() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+
+
+def _leave(status: int) -> NoReturn:
+    # A solver that was interrupted may still run in a thread of its own, in code that cannot be
+    # told to stop; it would abort the process when Python takes itself apart around it.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _silence_output() -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler import api
-from scheduler.costfile import dump_costs
 from scheduler.costs import CostGraph
-from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, SchedulerError
+from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, NoPlanFound, SchedulerError
 from scheduler.files import read_text
+from scheduler.graphcomparison import GraphComparison
+from scheduler.graphpareto import ROW_FIELDS, GraphFrontier
 from scheduler.modelargs import MODEL_OPTIONS
 from scheduler.plan import Plan
 from scheduler.planfile import is_plan, parse_plan
+from scheduler.readers import Costs, read_costs_text
 from scheduler.report.table import spread
 from scheduler.text import format_both, format_bytes, format_time
 from scheduler.units import parse_bytes
+from scheduler.watching import Watching
 
 __all__ = ["compare", "frontier", "show", "solve"]
 
@@ -31,31 +35,50 @@ _DATA = (
 def solve(arguments: Namespace) -> int:
     """``solve``: print the plan, and write it where asked."""
     costs, reserved = _read_reserving(arguments)
-    plan = api.solve(
-        costs,
-        budget=_budget(arguments),
-        reserved=reserved,
-        method=arguments.method,
-        max_points=arguments.max_points,
-        memory_limit=arguments.memory_limit,
-    )
+    with _watching(costs, arguments) as watching:
+        try:
+            plan = api.solve(
+                costs,
+                budget=_budget(arguments),
+                reserved=reserved,
+                method=arguments.method,
+                max_points=arguments.max_points,
+                memory_limit=arguments.memory_limit,
+                time_limit=arguments.time_limit,
+                optimal_in=arguments.optimal_in,
+                threads=arguments.threads,
+                watch=watching.watch,
+            )
+        except NoPlanFound as error:
+            if not watching.interrupted:
+                raise
+            _say(str(error))
+            return 130
+    if watching.interrupted:
+        _say("interrupted: this is the best plan so far")
     if arguments.output is not None:
         plan.save(arguments.output)
-        print(f"checkpoint-scheduler: wrote {arguments.output}", file=sys.stderr)
+        _say(f"wrote {arguments.output}")
     print(plan.to_json() if arguments.json else plan, end="" if arguments.json else "\n")
     return 0
 
 
 def compare(arguments: Namespace) -> int:
-    """``compare``: one row a method; status 3 when not even the optimum fits."""
+    """``compare``: one row a method; status 3 when nothing fits, 4 when nothing was found."""
     costs, reserved = _read_reserving(arguments)
-    comparison = api.compare(
-        costs,
-        budget=_budget(arguments),
-        reserved=reserved,
-        max_points=arguments.max_points,
-        memory_limit=arguments.memory_limit,
-    )
+    with _watching(costs, arguments) as watching:
+        comparison = api.compare(
+            costs,
+            budget=_budget(arguments),
+            reserved=reserved,
+            max_points=arguments.max_points,
+            memory_limit=arguments.memory_limit,
+            time_limit=arguments.time_limit,
+            threads=arguments.threads,
+            watch=watching.watch,
+        )
+    if watching.interrupted:
+        _say("interrupted: this is what was found so far")
     if arguments.json:
         print(json.dumps(comparison.to_dict(), indent=1))
     elif arguments.csv:
@@ -65,22 +88,37 @@ def compare(arguments: Namespace) -> int:
     if comparison.optimal.fits:
         return 0
     sentence = comparison.conclusion().rstrip(".")
-    print(f"checkpoint-scheduler: error: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
-    return 3
+    _say(f"error: {sentence[0].lower()}{sentence[1:]}")
+    if watching.interrupted:
+        return 130
+    return 4 if isinstance(comparison, GraphComparison) and not comparison.set_by else 3
 
 
 def frontier(arguments: Namespace) -> int:
     """``frontier``: every optimal pair of peak and time."""
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
-    result = api.frontier(
-        _read_costs(arguments),
-        max_points=arguments.max_points,
-        memory_limit=arguments.memory_limit,
-    )
+    costs = _read_costs(arguments)
+    of_graph = not (isinstance(costs, CostGraph) and costs.is_chain)
+    with _watching(costs, arguments) as watching:
+        result = api.frontier(
+            costs,
+            max_points=arguments.max_points,
+            memory_limit=arguments.memory_limit,
+            # Of a chain all points are there, and some of them are shown.
+            points=arguments.points if of_graph else None,
+            time_limit=arguments.time_limit,
+            optimal_in=arguments.optimal_in,
+            threads=arguments.threads,
+            watch=watching.watch,
+        )
+    if watching.interrupted:
+        _say("interrupted: these are the budgets solved so far")
     points = spread(result.points, arguments.points or len(result))
     if arguments.json:
         print(json.dumps(result.to_dict(points), indent=1))
+    elif arguments.csv and isinstance(result, GraphFrontier):
+        _print_csv([ROW_FIELDS, *result.rows()])
     elif arguments.csv:
         rows = [(peak, time, result.overhead(time)) for peak, time in points]
         _print_csv([("peak_bytes", "time", "overhead"), *rows])
@@ -92,17 +130,17 @@ def frontier(arguments: Namespace) -> int:
 def show(arguments: Namespace) -> int:
     """``show``: a cost file as a table, or a plan, replayed where its costs are given."""
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
-        shown: Plan | CostGraph = _read_costs(arguments)
+        shown: Plan | Costs = _read_costs(arguments)
     else:
         _refuse_model_options(arguments)
         text, source = _read(arguments.costs, "cost or plan file")
-        kind = Plan if is_plan(parse_plan(text, source)) else CostGraph
-        shown = kind.from_json(text, source)
-    if isinstance(shown, CostGraph):
+        of_plan = is_plan(parse_plan(text, source))
+        shown = Plan.from_json(text, source) if of_plan else read_costs_text(text, source)
+    if not isinstance(shown, Plan):
         if arguments.plan_costs is not None:
             raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
         # write, since a cost file ends its last line itself
-        sys.stdout.write(dump_costs(shown.to_dict()) if arguments.json else f"{shown}\n")
+        sys.stdout.write(shown.to_json() if arguments.json else f"{shown}\n")
         return 0
     if arguments.json:
         raise InvalidPlan(
@@ -118,7 +156,7 @@ def _show_plan(plan: Plan, costs: str | None) -> None:
     if costs is None:
         print("Not replayed: --costs COSTS executes it on the costs that it was made for.")
         return
-    done = plan.replay(CostGraph.from_json(*_read(costs, "cost file")))
+    done = plan.replay(read_costs_text(*_read(costs, "cost file")))
     print(
         f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
         f"a step takes {format_time(done.time, plan.time_unit)}."
@@ -132,27 +170,28 @@ def _budget(arguments: Namespace) -> str:
     return budget
 
 
-def _read_reserving(arguments: Namespace) -> tuple[CostGraph, object]:
+def _read_reserving(arguments: Namespace) -> tuple[Costs, object]:
     """The costs, and what comes off the budget: as asked, and a model's state on top."""
     costs, state = _read_costs_and_state(arguments)
     if not state:
         return costs, arguments.reserved
     from scheduler.fitcommand import check_room
 
+    assert isinstance(costs, CostGraph)  # only a model has a state, and it is a chain
     reserved = state + parse_bytes(arguments.reserved, what="reserved", allow_zero=True)
     check_room(costs, parse_bytes(_budget(arguments)), reserved)
     _say_state(state, "comes off the budget")
     return costs, reserved
 
 
-def _read_costs(arguments: Namespace) -> CostGraph:
+def _read_costs(arguments: Namespace) -> Costs:
     costs, state = _read_costs_and_state(arguments)
     if state:
         _say_state(state, "comes on top of these figures")
     return costs
 
 
-def _read_costs_and_state(arguments: Namespace) -> tuple[CostGraph, int]:
+def _read_costs_and_state(arguments: Namespace) -> tuple[Costs, int]:
     """The costs that are named, and the persistent state of a model with --optimizer."""
     sources = [
         *([repr(arguments.costs)] if arguments.costs is not None else []),
@@ -170,7 +209,7 @@ def _read_costs_and_state(arguments: Namespace) -> tuple[CostGraph, int]:
     _refuse_model_options(arguments)
     if arguments.example is not None:
         return CostGraph.example(arguments.example), 0
-    return CostGraph.from_json(*_read(arguments.costs, "cost file")), 0
+    return read_costs_text(*_read(arguments.costs, "cost file")), 0
 
 
 def _refuse_model_options(arguments: Namespace) -> None:
@@ -181,11 +220,23 @@ def _refuse_model_options(arguments: Namespace) -> None:
 
 def _say_state(state_bytes: int, what: str) -> None:
     # The gradients of a step are in its costs, so a plan has them already.
-    print(
-        f"checkpoint-scheduler: the persistent state without gradients, "
-        f"{format_both(state_bytes)}, {what}",
-        file=sys.stderr,
-    )
+    _say(f"the persistent state without gradients, {format_both(state_bytes)}, {what}")
+
+
+def _say(message: str) -> None:
+    print(f"checkpoint-scheduler: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _watching(costs: Costs, arguments: Namespace) -> Iterator[Watching]:
+    """Progress and Ctrl-C of a graph's solvers; a chain's know neither."""
+    watching = Watching(costs, quiet=arguments.quiet)
+    if isinstance(costs, CostGraph) and costs.is_chain:
+        yield watching
+        return
+    arguments.stop_waiting()
+    with watching:
+        yield watching
 
 
 def _read(path: str, what: str) -> tuple[str, str]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from scheduler.jsontext import finite
 from scheduler.plan import excess
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.table import WIDTH, aligned, format_percent, wrapped
 from scheduler.text import format_both, format_bytes, format_time
 
 __all__ = ["Comparison", "MethodRow"]
-
-_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values."""
         record = asdict(self)
-        record["rows"] = [_finite(asdict(row)) for row in self.rows]
+        record["rows"] = [finite(asdict(row)) for row in self.rows]
         return record
 
     def table(self) -> list[list[object]]:
@@ -105,7 +102,7 @@ class Comparison:
         if any(not row.fits and row.peak_bytes is not None for row in self.rows):
             notes.append("A method that does not fit shows its plan of the smallest peak.")
         notes += [f"{row.method}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([*lines, "", *map(_wrapped, notes), "", _wrapped(self.conclusion())])
+        return "\n".join([*lines, "", *map(wrapped, notes), "", wrapped(self.conclusion())])
 
     def conclusion(self) -> str:
         """What the optimum saves, in a sentence."""
@@ -149,7 +146,7 @@ class Comparison:
         )
         budget = f"budget {self._budget()}"
         line = f"{model}; {budget}"
-        return [line] if len(line) <= _WIDTH else [f"{model};", budget]
+        return [line] if len(line) <= WIDTH else [f"{model};", budget]
 
     def _budget(self) -> str:
         reserved = (
@@ -172,15 +169,3 @@ class Comparison:
 
     def _time(self, time: float) -> str:
         return format_time(time, self.time_unit)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    # JSON has no infinity, which an overhead over no time at all is.
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in record.items()
-    }

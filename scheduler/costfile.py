@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scheduler.errors import InvalidCosts
-from scheduler.jsontext import parse_json
+from scheduler.jsontext import dump_record
 from scheduler.layers import LayerCost, as_layers
-from scheduler.paths import path_order
-from scheduler.text import did_you_mean, ordinal, shown
+from scheduler.text import did_you_mean, shown
 
-__all__ = ["SCHEMA", "CostFile", "dump_costs", "parse_costs", "read_record"]
+__all__ = ["SCHEMA", "CostFile", "dump_costs", "read_record", "read_value"]
 
 SCHEMA = "checkpoint-scheduler/costs/1"
 
 _KEYS = ("schema", "name", "note", "time_unit", "input_bytes", "layers", "edges")
 _OTHER_FILES = {
     "checkpoint-scheduler/graph/": (
-        "this is a compute graph, which is not supported yet; "
-        f"give the costs of layers in a cost file (schema {SCHEMA!r})"
+        "this is a compute graph, not costs of layers; solve takes it as it is, and "
+        "ComputeCosts.load reads it"
     ),
     "checkpoint-scheduler/plan/": (
         "this is a plan, not costs; read it with Plan.load or 'checkpoint-scheduler show', "
@@ -36,11 +34,11 @@ class CostFile(NamedTuple):
     input_bytes: Any
     name: Any
     time_unit: Any
+    edges: Any
 
 
-def parse_costs(text: str, source: str) -> CostFile:
-    """The content of a cost file; `source` is what a message calls it."""
-    value = parse_json(text, source, InvalidCosts)
+def read_value(value: object, source: str) -> CostFile:
+    """The content of the JSON value of a cost file; `source` is what a message calls it."""
     try:
         if not isinstance(value, Mapping):
             raise InvalidCosts(f"a cost file is a JSON object, this is {shown(value)}")
@@ -64,24 +62,20 @@ def read_record(record: Mapping[Any, Any]) -> CostFile:
         raise InvalidCosts(f"'layers' must be a list, got {shown(record['layers'])}")
     if not isinstance(record.get("note", ""), str):
         raise InvalidCosts(f"'note' must be text, got {shown(record['note'])}")
-    layers = as_layers(record["layers"])
-    if "edges" in record:
-        layers = _in_path_order(layers, record["edges"])
+    if record.get("edges", ()) is None:
+        raise InvalidCosts("'edges' must be a list of pairs of layer names, got None")
     return CostFile(
-        layers,
+        as_layers(record["layers"]),
         record.get("input_bytes", 0),
         record.get("name", ""),
         record.get("time_unit", "ms"),
+        record.get("edges"),
     )
 
 
 def dump_costs(record: Mapping[str, object]) -> str:
-    """The text of a cost file, one layer a line."""
-    head = json.dumps({key: value for key, value in record.items() if key != "layers"})
-    layers = record["layers"]
-    assert isinstance(layers, list)
-    lines = ",\n".join(f"  {json.dumps(layer)}" for layer in layers)
-    return f'{head[:-1]},\n "layers": [\n{lines}\n ]}}\n'
+    """The text of a cost file, one layer or edge a line."""
+    return dump_record(record, ("layers", "edges"))
 
 
 def _check_schema(schema: object) -> None:
@@ -91,23 +85,3 @@ def _check_schema(schema: object) -> None:
         if isinstance(schema, str) and schema.startswith(prefix):
             raise InvalidCosts(sentence)
     raise InvalidCosts(f"unknown schema {shown(schema)}; a cost file has {SCHEMA!r}")
-
-
-def _in_path_order(layers: tuple[LayerCost, ...], edges: object) -> tuple[LayerCost, ...]:
-    if not isinstance(edges, list | tuple):
-        raise InvalidCosts(f"'edges' must be a list of pairs of layer names, got {shown(edges)}")
-    position = {layer.name: i for i, layer in enumerate(layers)}
-    pairs = []
-    for i, edge in enumerate(edges):
-        where = f"the {ordinal(i + 1)} edge"
-        if not isinstance(edge, list | tuple) or len(edge) != 2:
-            raise InvalidCosts(f"{where} must be a pair of layer names, got {shown(edge)}")
-        for end in edge:
-            if not isinstance(end, str):
-                raise InvalidCosts(f"{where} must name its layers, got {shown(end)}")
-            if end not in position:
-                raise InvalidCosts(
-                    f"{where} names an unknown layer {shown(end)}{did_you_mean(end, position)}"
-                )
-        pairs.append((position[edge[0]], position[edge[1]]))
-    return tuple(layers[i] for i in path_order(list(position), pairs))

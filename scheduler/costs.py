@@ -1,53 +1,64 @@
-"""Costs of a whole model: layers in a chain, checked, on file and as integers for the solvers."""
+"""Costs of a whole model: layers in a chain or a graph, checked, on file and as integers."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from scheduler.costfile import SCHEMA, dump_costs, parse_costs
+from scheduler.costfile import SCHEMA, dump_costs, read_value
 from scheduler.costtable import costs_table
+from scheduler.edges import in_order, name_pairs
 from scheduler.errors import InvalidCosts
 from scheduler.files import read_text, write_atomically
+from scheduler.jsontext import digest, parse_json
 from scheduler.layers import LayerCost, OptionCost, as_layers, to_record
 from scheduler.text import did_you_mean, format_bytes, format_time, shown
-from scheduler.values import check_bytes, check_name
+from scheduler.values import check_bytes, check_name, ticks_per_unit
+from solvers.graph.problem import LayerGraph
 from solvers.problem import Chain, InvalidProblem, Layer, Option
 
 __all__ = ["CostGraph", "LayerCost", "OptionCost"]
 
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-
 
 @dataclass(frozen=True, repr=False)
 class CostGraph:
-    """The costs of a model: a chain of layers, each reading the output of the one before.
+    """The costs of a model: a chain of layers, or a graph of layers with `edges`.
+
+    In a chain each layer reads the output of the one before. In a graph a layer reads the outputs
+    of the layers that edges lead from, or the graph's input where there are none, and the
+    gradients of the layers that nothing reads are live from the start. Several inputs, several
+    outputs and parts without any edge between them are allowed.
 
     Parameters
     ----------
     layers
-        At least one; those without a name are called "layer 0", "layer 1", … by position.
+        At least one; those without a name are called "layer 0", "layer 1", … by position. With
+        `edges` they are put in a topological order; where they are in one, they stay as they are.
     input_bytes
-        Size of the chain's input.
+        Size of the input of the chain or graph.
     name
         What reports call it.
     time_unit
         Unit of every time; ``s``, ``ms``, ``us`` and ``ns`` are understood, others are kept.
+    edges
+        Pairs (name, name): the second layer reads the output of the first. None, or the edges of
+        one path over all layers: a chain, for which it is None afterwards.
 
     Raises
     ------
     InvalidCosts
-        Two layers share a name, there are none, or costs contradict each other.
+        Two layers share a name, there are none, or costs contradict each other. Edges lead
+        nowhere, to where they start, twice the same way or in a circle, or there are options,
+        which only chains can use.
     """
 
     layers: tuple[LayerCost, ...]
     input_bytes: int = 0
     name: str = ""
     time_unit: str = "ms"
+    edges: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         where = "the graph"
@@ -61,8 +72,21 @@ class CostGraph:
             object.__setattr__(self, field, value)
         if not self.time_unit.strip():
             raise InvalidCosts(f"{where}: time_unit must not be empty; 'ms' is usual")
+        if self.edges is not None:
+            self._order(name_pairs(self.edges, [layer.name for layer in self.layers]))
         # What the solvers would refuse is refused here, so that a graph that exists can be solved.
-        self.to_chain()
+        if self.is_chain:
+            self.to_chain()
+        else:
+            self.to_layer_graph()
+
+    def _order(self, pairs: list[tuple[int, int]]) -> None:
+        names = [layer.name for layer in self.layers]
+        order, edges, is_path = in_order(names, pairs, "layer")
+        layers = tuple(self.layers[i] for i in order)
+        named = tuple((layers[a].name, layers[b].name) for a, b in edges)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "edges", None if is_path else named)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -72,14 +96,30 @@ class CostGraph:
         backward = format_time(sum(layer.backward_time for layer in self.layers), self.time_unit)
         saved = format_bytes(sum(layer.saved_bytes for layer in self.layers))
         name = f" {self.name!r}" if self.name else ""
-        layers = "1 layer" if len(self) == 1 else f"{len(self)} layers"
         return (
-            f"<CostGraph{name}: {layers}, forward {forward}, backward {backward}, "
+            f"<CostGraph{name}: {self.size}, forward {forward}, backward {backward}, "
             f"saved inside layers {saved}>"
         )
 
     def __str__(self) -> str:
-        return costs_table(self.layers, self.input_bytes, self.name, self.time_unit)
+        return costs_table(
+            self.layers,
+            self.input_bytes,
+            f"{self.name or 'costs'}: {self.size}",
+            self.time_unit,
+            None if self.is_chain else self.to_layer_graph().edges,
+        )
+
+    @property
+    def size(self) -> str:
+        """``5 layers, 6 edges``; of a chain its layers alone."""
+        layers = _count(len(self), "layer")
+        return layers if self.edges is None else f"{layers}, {_count(len(self.edges), 'edge')}"
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each layer reads the output of the one before."""
+        return self.edges is None
 
     @property
     def ticks_per_unit(self) -> int:
@@ -87,10 +127,7 @@ class CostGraph:
 
         Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
         """
-        known = _NANOSECONDS.get(self.time_unit)
-        if known is not None:
-            return known
-        return 1 if all(time == int(time) for time in self._times()) else 10**6
+        return ticks_per_unit(self.time_unit, self._times())
 
     @property
     def sha256(self) -> str:
@@ -103,18 +140,43 @@ class CostGraph:
                 | {"recompute_time": _recompute(layer), "drop_transient_bytes": _drop(layer)}
                 for layer in self.layers
             ],
+            **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
         }
-        text = json.dumps(_whole_as_int(content), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(content)
 
     def to_chain(self) -> Chain:
-        """The same problem in integers, as the solvers take it."""
-        ticks = self.ticks_per_unit
-        try:
-            return Chain(
-                tuple(_to_layer(layer, ticks) for layer in self.layers),
-                self.input_bytes,
+        """The same problem in integers, as the solvers take it.
+
+        Raises
+        ------
+        InvalidCosts
+            The layers are no chain.
+        """
+        if self.edges is not None:
+            raise InvalidCosts(
+                f"these {len(self)} layers are no chain but a graph of "
+                f"{_count(len(self.edges), 'edge')}, and this needs a chain"
             )
+        try:
+            return Chain(self._integer_layers(), self.input_bytes)
+        except InvalidProblem as error:
+            raise InvalidCosts(str(error)) from error
+
+    def to_layer_graph(self) -> LayerGraph:
+        """The same problem in integers, as the solvers of graphs take it; a chain is one too.
+
+        Raises
+        ------
+        InvalidCosts
+            A layer has options, which only chains can use.
+        """
+        position = {layer.name: i for i, layer in enumerate(self.layers)}
+        if self.edges is None:
+            edges = tuple((i, i + 1) for i in range(len(self) - 1))
+        else:
+            edges = tuple((position[a], position[b]) for a, b in self.edges)
+        try:
+            return LayerGraph(self._integer_layers(), edges, self.input_bytes)
         except InvalidProblem as error:
             raise InvalidCosts(str(error)) from error
 
@@ -126,11 +188,16 @@ class CostGraph:
             "time_unit": self.time_unit,
             "input_bytes": self.input_bytes,
             "layers": [to_record(layer) for layer in self.layers],
+            **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
         }
+
+    def to_json(self) -> str:
+        """The text of a cost file."""
+        return dump_costs(self.to_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a cost file, whole or not at all."""
-        write_atomically(path, dump_costs(self.to_dict()))
+        write_atomically(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CostGraph:
@@ -140,7 +207,12 @@ class CostGraph:
     @classmethod
     def from_json(cls, text: str, source: str = "the JSON text") -> CostGraph:
         """Read the text of a cost file; `source` is what a message calls it."""
-        content = parse_costs(text, source)
+        return cls.from_value(parse_json(text, source, InvalidCosts), source)
+
+    @classmethod
+    def from_value(cls, value: object, source: str) -> CostGraph:
+        """Read the JSON value of a cost file; `source` is what a message calls it."""
+        content = read_value(value, source)
         try:
             return cls(*content)
         except InvalidCosts as error:
@@ -164,6 +236,10 @@ class CostGraph:
         files = (resources.files("scheduler") / "examples").iterdir()
         return tuple(sorted(f.name[:-5] for f in files if f.name.endswith(".json")))
 
+    def _integer_layers(self) -> tuple[Layer, ...]:
+        ticks = self.ticks_per_unit
+        return tuple(_to_layer(layer, ticks) for layer in self.layers)
+
     def _times(self) -> list[float]:
         return [
             time
@@ -175,6 +251,10 @@ class CostGraph:
                 *(option.recompute_time for option in layer.options),
             )
         ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
 def _recompute(layer: LayerCost) -> float:
@@ -207,12 +287,3 @@ def _to_layer(layer: LayerCost, ticks: int) -> Layer:
             for option in layer.options
         ),
     )
-
-
-def _whole_as_int(value: Any) -> Any:
-    # 1 and 1.0 are the same cost, but not the same text.
-    if isinstance(value, dict):
-        return {key: _whole_as_int(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole_as_int(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -6,9 +6,11 @@ from scheduler.text import format_both, format_bytes
 
 __all__ = [
     "InfeasibleBudget",
+    "InfeasibleGraph",
     "InvalidBudget",
     "InvalidCosts",
     "InvalidPlan",
+    "NoPlanFound",
     "SchedulerError",
     "UnknownMethod",
     "UnsuitableMethod",
@@ -79,17 +81,14 @@ class InfeasibleBudget(SchedulerError):
     def _sentence(self) -> str:
         best = self.method == "optimal"
         plan = "plan" if best else f"plan of method {self.method!r}"
-        reserved = (
-            f" ({format_bytes(self.reserved_bytes)} of it reserved)" if self.reserved_bytes else ""
-        )
         advice = "" if best else "; method 'optimal' may need less"
         return (
-            f"no {plan} fits a budget of {format_both(self.budget_bytes)}{reserved}: "
+            f"no {plan} fits a budget of {_budget_text(self.budget_bytes, self.reserved_bytes)}: "
             f"the smallest feasible budget is {self.smallest_budget_bytes} bytes "
             f"({format_bytes(self.smallest_budget_bytes)}), set by {self.set_by}{advice}"
         )
 
-    def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[int, int, str, int, str]]:
+    def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[object, ...]]:
         # The default passes the finished sentence back as the first argument.
         arguments = (
             self.budget_bytes,
@@ -99,3 +98,74 @@ class InfeasibleBudget(SchedulerError):
             self.method,
         )
         return (type(self), arguments)
+
+
+class InfeasibleGraph(InfeasibleBudget):
+    """No plan of a graph fits the budget, which is proven: of one class of plans, or of all.
+
+    What the smallest feasible budget is, is not known of a graph: `smallest_budget_bytes` is the
+    floor, below which no plan of any class exists.
+
+    Parameters
+    ----------
+    budget_bytes
+        The budget that was asked for.
+    smallest_budget_bytes
+        What the one operation that needs the most takes, `reserved_bytes` included.
+    set_by
+        That operation, as part of a sentence: ``the computation of 'conv1'``.
+    reserved_bytes
+        Bytes of both budgets that were set aside before solving.
+    method
+        The method that was asked.
+    plan_class
+        The class in which nothing fits; None: the budget is below the floor of all classes.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        smallest_budget_bytes: int,
+        set_by: str,
+        reserved_bytes: int = 0,
+        method: str = "auto",
+        plan_class: str | None = None,
+    ) -> None:
+        self.plan_class = plan_class
+        super().__init__(budget_bytes, smallest_budget_bytes, set_by, reserved_bytes, method)
+
+    def _sentence(self) -> str:
+        budget = _budget_text(self.budget_bytes, self.reserved_bytes)
+        floor = f"{self.smallest_budget_bytes} bytes ({format_bytes(self.smallest_budget_bytes)})"
+        if self.plan_class is None:
+            reserve = ", the reserve included" if self.reserved_bytes else ""
+            return (
+                f"no plan fits a budget of {budget}: {self.set_by} alone needs {floor}{reserve}; "
+                "give at least that much"
+            )
+        wider = "" if self.plan_class == "any" else " or a wider class of plans (optimal_in)"
+        return (
+            f"no plan of class {self.plan_class!r} fits a budget of {budget}, which is proven: "
+            f"the floor of all plans is {floor}, set by {self.set_by}, but this class needs more; "
+            f"try a larger budget{wider}"
+        )
+
+    def __reduce__(self) -> tuple[type[InfeasibleGraph], tuple[object, ...]]:
+        arguments = (
+            self.budget_bytes,
+            self.smallest_budget_bytes,
+            self.set_by,
+            self.reserved_bytes,
+            self.method,
+            self.plan_class,
+        )
+        return (type(self), arguments)
+
+
+class NoPlanFound(SchedulerError):
+    """The search ended without a plan, and without a proof that there is none."""
+
+
+def _budget_text(budget_bytes: int, reserved_bytes: int) -> str:
+    reserved = f" ({format_bytes(reserved_bytes)} of it reserved)" if reserved_bytes else ""
+    return f"{format_both(budget_bytes)}{reserved}"

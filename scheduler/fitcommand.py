@@ -8,6 +8,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from scheduler.costs import CostGraph
@@ -17,7 +18,7 @@ from scheduler.memory.fit import default_sequence
 from scheduler.memory.fit import fit as fit_model
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.setting import Lora
-from scheduler.memory.shapes import Shape, load_shape
+from scheduler.memory.shapes import load_shape
 from scheduler.memory.sqrt import explain
 from scheduler.memory.steps import smallest_peak
 from scheduler.memory.training import Training
@@ -26,6 +27,7 @@ from scheduler.text import shown
 
 __all__ = ["check_room", "fit", "model_costs", "parse_lora"]
 
+_OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _ARGUMENTS = (
     (r"\btrain='(lora|frozen)'", r"--\1"),
@@ -35,15 +37,15 @@ _ARGUMENTS = (
         r"^(batch|sequence|gpus|zero|gpu|optimizer|precision|attention|loss|update|base) must ",
         r"--\1 must ",
     ),
+    (r"\bgradient_(dtype|accumulation)\b", r"--gradient-\1"),
 )
 
 
 def fit(arguments: Namespace) -> int:
     """``fit``: one screen; status 3 when no plan fits."""
     with _as_options():
-        shape = _shape(arguments)
         found = fit_model(
-            shape,
+            _model(arguments),
             **_recipe(arguments),
             **_given(arguments, ("batch", "sequence", "margin", "budget")),
             search=not arguments.no_search,
@@ -53,7 +55,7 @@ def fit(arguments: Namespace) -> int:
     why = None
     if arguments.explain:
         why = explain(
-            shape,
+            found.shape,
             found.batch,
             found.sequence,
             precision=training.compute,
@@ -83,22 +85,42 @@ def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
 
 
 def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
-    shape = _shape(arguments)
+    shape = load_shape(_model(arguments))
     recipe = _recipe(arguments)
-    needs = [name for name in ("zero", "gpus", "base", "accumulate", "update") if name in recipe]
+    needs = [name for name in _OF_THE_STATE if name in recipe]
     if arguments.optimizer is None and needs:
-        raise InvalidRecipe(f"--{needs[0]} needs --optimizer: it changes the persistent state")
+        option = needs[0].replace("_", "-")
+        raise InvalidRecipe(f"--{option} needs --optimizer: it changes the persistent state")
     if "update" in recipe:
         raise InvalidRecipe("--update goes with the command fit, which counts the optimizer's step")
     training = Training(shape=shape, **{"gpu": load_gpu("h100"), **recipe})
     sequence = default_sequence(shape) if arguments.sequence is None else arguments.sequence
     batch = 1 if arguments.batch is None else arguments.batch
     costs = training.costs(batch, sequence)
+    if arguments.command == "show" and not arguments.json:
+        costs = _to_read(costs)
     if arguments.optimizer is None:
         return costs, 0
     _say_unsharded(training)
     state = training.state
     return costs, state.total_bytes - counted_gradients(costs, state)
+
+
+def _to_read(costs: CostGraph) -> CostGraph:
+    """With times of four digits: a roofline does not know more, and a table is read."""
+
+    def short(time: float) -> float:
+        return float(f"{time:.4g}")
+
+    layers = (
+        replace(
+            layer,
+            forward_time=short(layer.forward_time),
+            backward_time=short(layer.backward_time),
+        )
+        for layer in costs.layers
+    )
+    return replace(costs, layers=tuple(layers))
 
 
 @contextlib.contextmanager
@@ -166,16 +188,17 @@ def parse_lora(text: str) -> Lora:
     return Lora(rank, named, dropout=dropout, **values)
 
 
-def _shape(arguments: Namespace) -> Shape:
+def _model(arguments: Namespace) -> str:
     if arguments.model is None:
         raise InvalidRecipe("no model given; add one, as in --model llama-3-8b")
-    return load_shape(arguments.model)
+    model: str = arguments.model
+    return model
 
 
 def _recipe(arguments: Namespace) -> dict[str, Any]:
     """What `Training` takes, as far as it was given."""
     names = ("precision", "optimizer", "gpus", "base", "attention", "loss", "update", "efficiency")
-    recipe = _given(arguments, (*names, "accumulate"))
+    recipe = _given(arguments, (*names, "gradient_dtype", "gradient_accumulation"))
     if arguments.gpu is not None:
         recipe["gpu"] = load_gpu(arguments.gpu)
     if arguments.zero is not None:
@@ -190,4 +213,6 @@ def _recipe(arguments: Namespace) -> dict[str, Any]:
 
 
 def _given(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    # Options are kept by the names that they are given by: --gradient-dtype as "gradient-dtype".
+    found = {name: getattr(arguments, name.replace("_", "-")) for name in names}
+    return {name: value for name, value in found.items() if value is not None}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scheduler.errors import SchedulerError
 from scheduler.text import shown
 
-__all__ = ["parse_json"]
+__all__ = ["digest", "dump_record", "finite", "parse_json"]
 
 
 class _DuplicateKey(Exception):
@@ -43,6 +47,42 @@ def parse_json(text: str, source: str, error: type[SchedulerError]) -> object:
     except ValueError as cause:
         # Python refuses to read an integer of thousands of digits.
         raise error(f"{source}: {cause}") from cause
+
+
+def dump_record(record: Mapping[str, object], lists: Sequence[str]) -> str:
+    """The text of a JSON object, the members of its `lists` one a line, after all else."""
+    text = json.dumps({key: value for key, value in record.items() if key not in lists})[:-1]
+    for key in lists:
+        if key not in record:
+            continue
+        members = record[key]
+        assert isinstance(members, list)
+        lines = ",\n".join(f"  {json.dumps(member)}" for member in members)
+        text += f',\n "{key}": [\n{lines}\n ]' if members else f',\n "{key}": []'
+    return f"{text}}}\n"
+
+
+def finite(record: Mapping[str, object]) -> dict[str, object]:
+    """`record` with None for numbers that JSON does not have, as an overhead over no time."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
+
+
+def digest(content: dict[str, Any]) -> str:
+    """SHA-256 of a JSON object, the same for 1 and 1.0 and for any order of its keys."""
+    text = json.dumps(_whole_as_int(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole_as_int(value: Any) -> Any:
+    # 1 and 1.0 are the same cost, but not the same text.
+    if isinstance(value, dict):
+        return {key: _whole_as_int(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_as_int(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _what(cause: json.JSONDecodeError, text: str) -> str:

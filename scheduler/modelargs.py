@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["MODEL_OPTIONS", "add_model_options"]
 
@@ -20,13 +22,18 @@ _OPTIONS = (
     ("base", str, "KIND", "frozen weights in nf4, nf4-double, bf16, fp16, fp32"),
     ("attention", str, "A", "sdpa (default) or eager"),
     ("loss", str, "L", "hf (default), hf-outputs-kept, bf16, chunked"),
+    ("gradient-dtype", str, "D", "gradients kept in fp32, bf16, fp16 (default: as weights)"),
     ("update", str, "U", "optimizer's step: fused (default), foreach"),
     ("efficiency", float, "SHARE", "of the GPU's peak FLOP/s that training reaches"),
 )
 _FLAGS = (
     ("frozen", "train no weight"),
-    ("accumulate", "gradients of earlier micro-batches are there from the start"),
+    (
+        "gradient-accumulation",
+        "those of earlier micro-batches are there from the start, in fp32 or --gradient-dtype",
+    ),
 )
+_PARALLEL = ("tensor", "pipeline", "sequence", "context", "expert")
 MODEL_OPTIONS = tuple(name for name, *_ in (*_OPTIONS, *_FLAGS))
 
 
@@ -36,7 +43,29 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model", metavar="NAME", help="llama-3-8b, gpt2, …, or the path to a config.json"
     )
+    # Kept under the names that they are given by, hyphens too, so that messages can name them.
     for name, kind, metavar, text in _OPTIONS:
-        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+        group.add_argument(f"--{name}", dest=name, type=kind, metavar=metavar, help=text)
     for name, text in _FLAGS:
-        group.add_argument(f"--{name}", action="store_true", default=None, help=text)
+        group.add_argument(f"--{name}", dest=name, action="store_true", default=None, help=text)
+    for name in _PARALLEL:
+        group.add_argument(
+            f"--{name}-parallel", nargs="?", action=_NotThere, help=argparse.SUPPRESS
+        )
+
+
+class _NotThere(argparse.Action):
+    """A kind of parallelism that has no formulas here: say so, and what there is."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        argument = self.dest
+        parser.error(
+            f"there is no {option_string}: costs are of data-parallel GPUs (--zero, --gpus); in "
+            f"Python training_state({argument}=...) divides the persistent state"
+        )

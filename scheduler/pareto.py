@@ -10,6 +10,7 @@ from scheduler.certify import certified, infeasible
 from scheduler.costs import CostGraph
 from scheduler.limits import read_budget
 from scheduler.plan import Plan, excess
+from scheduler.readers import Costs
 from scheduler.report.table import aligned, format_percent, spread
 from scheduler.text import format_bytes, format_time
 from solvers import frontier as solver
@@ -25,6 +26,8 @@ _ROWS = 20
 
 class Frontier(Sequence[tuple[int, float]]):
     """All Pareto-optimal pairs of peak bytes and time, peak ascending; made by `frontier`.
+
+    That of a graph is a `scheduler.graphpareto.GraphFrontier`.
 
     Attributes
     ----------
@@ -42,13 +45,16 @@ class Frontier(Sequence[tuple[int, float]]):
     """
 
     def __init__(self, costs: CostGraph, max_points: int | None, memory_limit: int) -> None:
-        self.costs = costs
+        self.costs: Costs = costs
+        self._layers = costs
         self._chain = costs.to_chain()
         self._solved = solver.Frontier(
             self._chain, max_points=max_points, memory_limit=memory_limit
         )
         ticks = costs.ticks_per_unit
-        self.points = tuple((peak, time / ticks) for peak, time in self._solved.points)
+        self.points: tuple[tuple[int, float], ...] = tuple(
+            (peak, time / ticks) for peak, time in self._solved.points
+        )
         self.exact = self._solved.exact
         everything = replay(self._chain, keep_all(len(self._chain)))
         self.keep_all_peak_bytes = everything.peak_bytes
@@ -89,7 +95,7 @@ class Frontier(Sequence[tuple[int, float]]):
                 reserved_bytes=size.reserved,
             ) from None
         return certified(
-            self.costs,
+            self._layers,
             self._chain,
             solution,
             method="optimal",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidPlan
 from scheduler.files import read_text, write_atomically
-from scheduler.planfields import check_record
+from scheduler.planfields import check_record, excess, steps_key
 from scheduler.planfile import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
+from scheduler.planreplay import Measured, PlanReplay
 from scheduler.readers import as_costs
 from scheduler.report.plantext import item_lines, peak_text, step_text, summary_lines
 from scheduler.report.table import format_percent
@@ -29,30 +31,12 @@ from solvers.schedule import (
 __all__ = ["Plan", "PlanReplay", "excess"]
 
 
-@dataclass(frozen=True)
-class PlanReplay:
-    """What a plan does when it is executed on its costs.
-
-    Attributes
-    ----------
-    peak_bytes
-        The largest number of bytes live at any moment, without reserved ones.
-    time
-        Time of one step, in the plan's time unit.
-    set_by
-        What needs that much first: ``the backward of 'head'``.
-    """
-
-    peak_bytes: int
-    time: float
-    set_by: str
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Plan:
     """Which layers of a chain to keep and which to recompute, with what is proven about it.
 
-    Plans come from `scheduler.solve`, from a frontier, or from a plan file.
+    Plans come from `scheduler.solve`, from a frontier, or from a plan file. The plan of a graph
+    is a `scheduler.graphplan.GraphPlan`, which has steps in place of items.
 
     Attributes
     ----------
@@ -82,6 +66,9 @@ class Plan:
         Bytes of the budget that were set aside before solving.
     solve_seconds
         How long solving took; None for a plan from a file. Not part of equality.
+    measured_peak_bytes
+        What `scheduler.pytorch.verify` measured with the plan; None before. In a plan file only
+        when there is one.
     """
 
     layers: tuple[str, ...]
@@ -98,7 +85,8 @@ class Plan:
     costs_sha256: str
     reserved_bytes: int = 0
     solve_seconds: float | None = None
-    _costs: CostGraph | None = field(default=None, kw_only=True)
+    measured_peak_bytes: int | None = field(default=None, kw_only=True)
+    _costs: object = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         try:
@@ -115,6 +103,14 @@ class Plan:
     def gap(self) -> float:
         """How far the time is above the lower bound at most, as a share of that bound."""
         return excess(self.time, self.lower_bound_time)
+
+    @property
+    def margin_bytes(self) -> int:
+        """Bytes by which a step was measured above `peak_bytes`; 0 where none was.
+
+        Add it to `reserved` when the same run is solved for again.
+        """
+        return max((self.measured_peak_bytes or 0) - self.peak_bytes, 0)
 
     @property
     def optimal_in(self) -> str | None:
@@ -148,10 +144,7 @@ class Plan:
             No costs are at hand, they are not those of the plan, the plan cannot be executed, or
             its peak or time is not what the plan says.
         """
-        costs = self._own_costs(costs)
-        done = self._executed(costs)
-        ticks = costs.ticks_per_unit
-        everything = replays.replay(costs.to_chain(), keep_all(len(costs)))
+        ticks, done, everything = self._measured(costs)
         claims = (
             ("a peak", self.peak_bytes, done.peak_bytes),
             ("a keep-all peak", self.keep_all_peak_bytes, everything.peak_bytes),
@@ -163,8 +156,8 @@ class Plan:
                     "it was changed after it was solved: solve again"
                 )
         times = (
-            ("a time", self.time, done.time / ticks),
-            ("a keep-all time", self.keep_all_time, everything.time / ticks),
+            ("a time", self.time, done.ticks / ticks),
+            ("a keep-all time", self.keep_all_time, everything.ticks / ticks),
         )
         for what, said_time, found_time in times:
             if said_time != found_time:
@@ -172,9 +165,7 @@ class Plan:
                     f"the plan says {what} of {said_time} {self.time_unit}, its replay gives "
                     f"{found_time}; it was changed after it was solved: solve again"
                 )
-        return PlanReplay(
-            done.peak_bytes, done.time / ticks, peak_text(done.peak_action, self.layers)
-        )
+        return PlanReplay(done.peak_bytes, done.ticks / ticks, done.set_by)
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:
         """Every action of one step: what it is, bytes live during it, and bytes live after it.
@@ -195,6 +186,15 @@ class Plan:
             for step in done.steps
         ]
 
+    def applied(self, model: Any, blocks: str | Iterable[str] = "auto") -> Any:
+        """Apply the plan to a torch model for the length of a ``with`` block.
+
+        Short for `scheduler.pytorch.apply`, whose parameters, result and errors it has.
+        """
+        from scheduler.pytorch import apply  # torch is loaded only here
+
+        return apply(self, model, blocks)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan in the form of a plan file."""
         return {**self._head(), "items": items_to_json(self.items)}
@@ -210,6 +210,8 @@ class Plan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan file; `replay` with its costs tells whether it still holds.
+
+        The file of a graph's plan gives a `scheduler.graphplan.GraphPlan`.
 
         Raises
         ------
@@ -233,6 +235,12 @@ class Plan:
     def from_dict(cls, record: object) -> Plan:
         """The plan in a mapping in the form of a plan file."""
         values = check_record(record)
+        if isinstance(record, Mapping) and steps_key(record) != "items":
+            # It is a Plan itself, so that it cannot be imported above.
+            from scheduler.graphplan import graph_plan
+
+            return graph_plan(values)
+        values.pop("class", None)
         values["items"] = parse_items(values["items"], values["layers"])
         return cls(**values)
 
@@ -259,10 +267,14 @@ class Plan:
 
     def _head(self) -> dict[str, Any]:
         """The plan file without its items."""
-        hidden = ("items", "solve_seconds", "_costs")
-        names = [f.name for f in fields(self) if f.name not in hidden]
+        names = [f.name for f in fields(self) if f.name not in self._unsaid()]
         values = {name: getattr(self, name) for name in names}
         return {"schema": SCHEMA, **values, "layers": list(self.layers), "class": "persistent"}
+
+    def _unsaid(self) -> tuple[str, ...]:
+        """Fields that a plan file does not have as such."""
+        measured = () if self.measured_peak_bytes is not None else ("measured_peak_bytes",)
+        return ("items", "solve_seconds", "_costs", *measured)
 
     def _key(self) -> tuple[object, ...]:
         # Comparing or hashing the items themselves would recurse as deep as they nest.
@@ -278,29 +290,42 @@ class Plan:
         head = self._head()
         return (*flat, *self.layers, *(head[name] for name in head if name != "layers"))
 
+    def _measured(self, given: object) -> tuple[int, Measured, Measured]:
+        """Ticks in a unit of time, and what the plan and keeping everything do on its costs."""
+        costs = self._own_costs(given)
+        done = self._executed(costs)
+        everything = replays.replay(costs.to_chain(), keep_all(len(costs)))
+        plan, all_kept = (
+            Measured(each.peak_bytes, each.time, peak_text(each.peak_action, self.layers))
+            for each in (done, everything)
+        )
+        return costs.ticks_per_unit, plan, all_kept
+
     def _own_costs(self, given: object) -> CostGraph:
-        costs = self._costs if given is None else as_costs(given)
+        costs = as_costs(self._costs_at_hand(given))
+        self._check_digest(costs.sha256)
+        if not costs.is_chain:
+            raise InvalidPlan("the plan is one of a chain, and these costs are a graph")
+        return costs
+
+    def _costs_at_hand(self, given: object) -> object:
+        costs = self._costs if given is None else given
         if costs is None:
             raise InvalidPlan("a plan from a file does not carry its costs; pass the layer costs")
-        if costs.sha256 != self.costs_sha256:
+        return costs
+
+    def _check_digest(self, sha256: str) -> None:
+        if sha256 != self.costs_sha256:
             raise InvalidPlan(
                 f"the plan belongs to other costs: it was made for those with digest "
-                f"{self.costs_sha256[:8]}…, these have {costs.sha256[:8]}…"
+                f"{self.costs_sha256[:8]}…, these have {sha256[:8]}…"
             )
-        return costs
 
     def _executed(self, costs: CostGraph, *, keep_steps: bool = False) -> replays.Replay:
         try:
             return replays.replay(costs.to_chain(), self.items, keep_steps=keep_steps)
         except IllegalPlan as error:
             raise InvalidPlan(f"the plan cannot be executed: {error}") from error
-
-
-def excess(time: float, least: float) -> float:
-    """How far `time` is above `least`, as a share of it; infinite above nothing."""
-    if time == least:
-        return 0.0
-    return time / least - 1 if least else float("inf")
 
 
 def _restored(text: str, rest: dict[str, Any]) -> Plan:

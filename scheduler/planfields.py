@@ -1,17 +1,19 @@
-"""Checks of everything that a plan file says beside its items."""
+"""Checks of everything that a plan file says beside its items or steps."""
 
 from __future__ import annotations
 
+import math
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scheduler.errors import InvalidPlan
 from scheduler.planfile import SCHEMA
 from scheduler.text import did_you_mean, ordinal, shown
+from solvers.graph.solution import PlanClass
 from solvers.problem import LIMIT
 
-__all__ = ["check_record"]
+__all__ = ["check_record", "excess", "steps_key"]
 
 _OTHER_FILES = {
     "checkpoint-scheduler/costs/": (
@@ -19,13 +21,16 @@ _OTHER_FILES = {
         "with CostGraph.load"
     ),
     "checkpoint-scheduler/graph/": (
-        "this is a compute graph, not a plan; graphs are not supported yet"
+        "this is a compute graph, not a plan; solve it with 'checkpoint-scheduler solve', or read "
+        "it with ComputeCosts.load"
     ),
 }
 
 
 def check_record(record: object) -> dict[str, Any]:
-    """The fields of a plan in the form of a plan file, by the names of `Plan`, items unread.
+    """The fields of a plan in the form of a plan file, by the names of `Plan`.
+
+    What the plan does is not read: its ``items``, or the ``schedule`` or ``actions`` of a graph's.
 
     Raises
     ------
@@ -35,16 +40,33 @@ def check_record(record: object) -> dict[str, Any]:
     if not isinstance(record, Mapping):
         raise InvalidPlan(f"a plan file is a JSON object, this is {shown(record)}")
     _check_schema(record)
+    what = steps_key(record)
+    checks = _CHECKS | (_OF_CHAIN if what == "items" else _OF_GRAPH) | {what: _anything}
     for key in record:
-        if key not in _CHECKS:
-            hint = did_you_mean(key, _CHECKS) or f"; the fields are {', '.join(_CHECKS)}"
+        if key not in checks:
+            hint = did_you_mean(key, checks) or f"; the fields are {', '.join(checks)}"
             raise InvalidPlan(f"unknown field {shown(key)} in the plan{hint}")
-    for key in _CHECKS:
-        if key not in record and key not in _OPTIONAL:
+    optional = _OPTIONAL if what == "items" else _OPTIONAL_OF_GRAPH
+    for key in checks:
+        if key not in record and key not in optional:
             raise InvalidPlan(f"the plan has no {key!r}; it is not a whole plan file")
-    values = {key: _CHECKS[key](key, record[key]) for key in _CHECKS if key in record}
+    values = {key: checks[key](key, record[key]) for key in checks if key in record}
     _check_together(values)
-    return {key: value for key, value in values.items() if key not in ("schema", "class")}
+    return {key: value for key, value in values.items() if key not in ("schema", "gap")}
+
+
+def steps_key(record: Mapping[Any, Any]) -> str:
+    """The field that says what the plan does: ``items``, or of a graph ``schedule``, ``actions``.
+
+    Raises
+    ------
+    InvalidPlan
+        The record has two of them.
+    """
+    found = [key for key in ("items", "schedule", "actions") if key in record]
+    if len(found) > 1:
+        raise InvalidPlan(f"the plan has both {found[0]!r} and {found[1]!r}; it has one of them")
+    return found[0] if found else "items"
 
 
 def _check_schema(record: Mapping[Any, Any]) -> None:
@@ -52,8 +74,6 @@ def _check_schema(record: Mapping[Any, Any]) -> None:
         raise InvalidPlan(f'there is no \'schema\'; a plan file says "schema": "{SCHEMA}"')
     schema = record["schema"]
     if schema == SCHEMA:
-        if "schedule" in record or "actions" in record:
-            raise InvalidPlan("this is the plan of a graph; graphs are not supported yet")
         return
     for prefix, sentence in _OTHER_FILES.items():
         if isinstance(schema, str) and schema.startswith(prefix):
@@ -76,6 +96,28 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"the plan says 'optimal', but its time is {time} and its lower bound {bound}; "
             "it is optimal only when the two are equal"
         )
+    gap = values.get("gap", 0.0)
+    if "gap" in values and gap != _finite(excess(time, bound)):
+        raise InvalidPlan(
+            f"the plan says a gap of {gap}, but its time is {time} and its lower bound {bound}; "
+            "it was changed after it was solved: solve again"
+        )
+
+
+def excess(time: float, least: float) -> float:
+    """How far `time` is above `least`, as a share of it; infinite above nothing."""
+    if time == least:
+        return 0.0
+    return time / least - 1 if least else float("inf")
+
+
+def _finite(share: float) -> float | None:
+    return share if math.isfinite(share) else None
+
+
+def _gap(key: str, value: object) -> float | None:
+    # JSON has no infinity, which a gap above a bound of zero is.
+    return None if value is None else _time(key, value)
 
 
 def _text(key: str, value: object) -> str:
@@ -122,11 +164,15 @@ def _layers(key: str, value: object) -> tuple[str, ...]:
 
 def _one_of(*choices: str) -> Callable[[str, object], str]:
     def check(key: str, value: object) -> str:
-        if value not in choices:
-            raise InvalidPlan(f"{key!r} must be {' or '.join(choices)}, got {shown(value)}")
+        if not isinstance(value, str) or value not in choices:
+            raise InvalidPlan(f"{key!r} must be {_either(choices)}, got {shown(value)}")
         return str(value)
 
     return check
+
+
+def _either(choices: Sequence[str]) -> str:
+    return " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
 
 
 def _budget(key: str, value: object) -> int | None:
@@ -149,9 +195,14 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "time_unit": _text,
     "method": _text,
     "status": _one_of("optimal", "feasible"),
-    "class": _one_of("persistent"),
     "lower_bound_time": _time,
     "costs_sha256": _digest,
-    "items": _anything,
+    "measured_peak_bytes": _size,
 }
-_OPTIONAL = ("reserved_bytes", "class")
+_OF_CHAIN: dict[str, Callable[[str, object], Any]] = {"class": _one_of("persistent")}
+_OF_GRAPH: dict[str, Callable[[str, object], Any]] = {
+    "class": _one_of(*(each.value for each in PlanClass)),
+    "gap": _gap,
+}
+_OPTIONAL = ("reserved_bytes", "class", "measured_peak_bytes")
+_OPTIONAL_OF_GRAPH = ("reserved_bytes", "gap", "measured_peak_bytes")

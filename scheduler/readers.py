@@ -1,4 +1,4 @@
-"""Every form in which costs may be handed over, turned into a `CostGraph`.
+"""Every form in which costs may be handed over, as a `CostGraph` or a `ComputeCosts`.
 
 pandas and networkx objects are known by their methods: neither is imported.
 """
@@ -10,35 +10,60 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.computegraph import ComputeCosts
 from scheduler.costfile import read_record
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidCosts
+from scheduler.files import read_text
+from scheduler.jsontext import parse_json
 from scheduler.layers import LAYER_FIELDS, as_layers
-from scheduler.paths import path_order
+from scheduler.nodes import as_nodes
 from scheduler.text import did_you_mean, shown
 
-__all__ = ["as_costs"]
+__all__ = ["Costs", "as_any_costs", "as_costs", "read_costs_text"]
+
+Costs = CostGraph | ComputeCosts
 
 _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
     "a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
+_GRAPH_FILE = "checkpoint-scheduler/graph/"
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
 def as_costs(
     obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
 ) -> CostGraph:
-    """The `CostGraph` that `obj` describes; `obj` is never changed.
+    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`.
+
+    Raises
+    ------
+    InvalidCosts
+        `obj` describes no layers, or its costs have no meaning.
+    """
+    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
+    if isinstance(costs, CostGraph):
+        return costs
+    raise InvalidCosts(
+        f"this is a compute graph of {len(costs)} operations, and costs of layers are needed here"
+    )
+
+
+def as_any_costs(
+    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+) -> Costs:
+    """The costs that `obj` describes; `obj` is never changed.
 
     Parameters
     ----------
     obj
-        A `CostGraph`; a list, tuple or iterator of `LayerCost` or of mappings of its fields; a
-        mapping of equally long columns named by its fields (``input_bytes`` and ``time_unit`` may
-        stand beside them); a mapping in the form of a cost file; a pandas DataFrame, whose index
-        names the layers if it is of text and no column does; a networkx DiGraph that is a path,
-        with the fields as node attributes; or the path of a cost file.
+        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost` or of mappings
+        of its fields; a mapping of equally long columns named by its fields (``input_bytes`` and
+        ``time_unit`` may stand beside them); a mapping in the form of a cost file or of a compute
+        graph's file; a pandas DataFrame, whose index names the layers if it is of text and no
+        column does; a networkx DiGraph with the fields of a layer, or of a node (``time``,
+        ``bytes``, ``backward``), as node attributes; or the path of a file of either kind.
     input_bytes, time_unit
         Take precedence over what `obj` says.
 
@@ -48,17 +73,35 @@ def as_costs(
         `obj` is none of these, or its costs have no meaning.
     """
     costs = _read(obj)
+    if isinstance(costs, ComputeCosts):
+        if input_bytes is not None:
+            raise InvalidCosts(
+                "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
+                "with their own bytes; leave it out"
+            )
+        return costs if time_unit is None else replace(costs, time_unit=time_unit)
     given = {"input_bytes": input_bytes, "time_unit": time_unit}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(costs, **changes) if changes else costs
 
 
-def _read(obj: object) -> CostGraph:
-    if isinstance(obj, CostGraph):
+def read_costs_text(text: str, source: str) -> Costs:
+    """The costs in the text of a file of either kind; `source` is what a message calls it."""
+    value = parse_json(text, source, InvalidCosts)
+    schema = value.get("schema") if isinstance(value, Mapping) else None
+    if isinstance(schema, str) and schema.startswith(_GRAPH_FILE):
+        return ComputeCosts.from_value(value, source)
+    return CostGraph.from_value(value, source)
+
+
+def _read(obj: object) -> Costs:
+    if isinstance(obj, CostGraph | ComputeCosts):
         return obj
     if isinstance(obj, str | os.PathLike):
         return _from_path(obj)
     if isinstance(obj, Mapping):
+        if "nodes" in obj:
+            return ComputeCosts.from_dict(obj)
         return CostGraph(*read_record(obj)) if "layers" in obj else _from_columns(obj)
     if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
         return _from_frame(obj)
@@ -69,13 +112,13 @@ def _read(obj: object) -> CostGraph:
     raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
 
 
-def _from_path(path: str | os.PathLike[str]) -> CostGraph:
+def _from_path(path: str | os.PathLike[str]) -> Costs:
     if path in CostGraph.example_names() and not os.path.exists(path):
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
         )
-    return CostGraph.load(path)
+    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path))
 
 
 def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
@@ -127,14 +170,19 @@ def _from_frame(frame: Any) -> CostGraph:
     return _from_columns(columns)
 
 
-def _from_networkx(graph: Any) -> CostGraph:
+def _from_networkx(graph: Any) -> Costs:
     if not graph.is_directed():
         raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
     nodes = list(graph.nodes)
-    layers = as_layers({"name": str(node), **graph.nodes[node]} for node in nodes)
+    records = [{"name": str(node), **graph.nodes[node]} for node in nodes]
     position = {node: i for i, node in enumerate(nodes)}
     # An edge of a multigraph has a key after its two ends.
-    pairs = [(position[edge[0]], position[edge[1]]) for edge in graph.edges]
-    order = path_order([layer.name for layer in layers], pairs)
-    around = {key: graph.graph[key] for key in ("name", *_GRAPH_FIELDS) if key in graph.graph}
-    return CostGraph(tuple(layers[i] for i in order), **around)
+    pairs = tuple((position[edge[0]], position[edge[1]]) for edge in graph.edges)
+    of_nodes = any("time" in record or "bytes" in record for record in records)
+    known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
+    around = {key: graph.graph[key] for key in known if key in graph.graph}
+    if of_nodes:
+        return ComputeCosts(as_nodes(records), pairs, **around)
+    layers = as_layers(records)
+    edges = tuple((layers[a].name, layers[b].name) for a, b in pairs)
+    return CostGraph(layers, edges=edges, **around)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from scheduler.errors import InvalidCosts
 from scheduler.text import shown
 from solvers.problem import LIMIT
 
 __all__ = ["check_bytes", "check_flag", "check_name", "check_time", "plain"]
+__all__ += ["ticks_per_unit"]
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def plain(value: object) -> object:
@@ -66,3 +70,14 @@ def check_name(where: str, field: str, value: object) -> str:
     if not value.isprintable():
         raise InvalidCosts(f"{where}: {field} must be printable, on one line, got {shown(value)}")
     return str(value)
+
+
+def ticks_per_unit(time_unit: str, times: Iterable[float]) -> int:
+    """Integer ticks of the solvers in one `time_unit`.
+
+    Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
+    """
+    known = _NANOSECONDS.get(time_unit)
+    if known is not None:
+        return known
+    return 1 if all(time == int(time) for time in times) else 10**6

@@ -421,7 +421,7 @@ def test_compare_counts_what_is_reserved() -> None:
 
 def test_compare_of_a_longer_chain_solves_at_each_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = compare(GPT2, 5)
-    monkeypatch.setattr("scheduler.api._WHOLE_FRONTIER", 1)
+    monkeypatch.setattr("scheduler.chaincomparison._WHOLE_FRONTIER", 1)
     assert compare(GPT2, 5) == wanted
 
 
@@ -498,7 +498,8 @@ def test_exports() -> None:
     errors = {"InfeasibleBudget", "InvalidBudget", "InvalidCosts", "InvalidPlan", "SchedulerError"}
     others = {"UnknownMethod", "UnsuitableMethod", "UnsupportedModel"}
     names = {"solve", "frontier", "compare", "LayerCost", "CostGraph", "Plan"}
-    assert set(scheduler.__all__) == names | errors | others
+    graphs = {"ComputeCosts", "NodeCost", "GraphPlan", "InfeasibleGraph", "NoPlanFound"}
+    assert set(scheduler.__all__) == names | errors | others | graphs
 
 
 def test_errors_survive_pickling() -> None:

@@ -262,36 +262,7 @@ def test_dataframes() -> None:
     assert "layer 'h.0': backward_time must be" in sentence(as_costs, nan)
 
 
-# --- graphs that are no chain -------------------------------------------------------------------
-
-NOT_CHAINS = [
-    ("abc", ["ab", "ac"], "layer 'a' has two successors, 'b' and 'c'"),
-    ("abc", ["ac", "bc"], "layer 'c' has two predecessors, 'a' and 'b'"),
-    ("abcd", ["ab", "cd"], "no edges join 'c' to the path that starts at 'a'"),
-    ("ab", [], "no edges join 'b' to the path that starts at 'a'"),
-    ("abc", ["ab", "bc", "ca"], "the edges run in a circle, a → b → c → a"),
-    ("abc", ["bc", "cb"], "the edges run in a circle, b → c → b"),
-    ("a", ["aa"], "the edges run in a circle, a → a"),
-    ("abcde", ["ab", "bc", "cd", "de", "ea"], "the edges run in a circle, a → b → c → … → a"),
-]
-
-
-@pytest.mark.parametrize(("names", "edges", "part"), NOT_CHAINS)
-def test_a_graph_that_is_not_a_chain(names: str, edges: list[str], part: str) -> None:
-    layers = [{**GOOD, "name": name} for name in names]
-    graph: Any = nx.DiGraph([(edge[0], edge[1]) for edge in edges])
-    for layer in layers:
-        graph.add_node(layer["name"], **layer)
-    messages = [
-        of_json(layers=layers, edges=[list(edge) for edge in edges]),
-        sentence(as_costs, {"layers": layers, "edges": edges and [tuple(e) for e in edges]}),
-    ]
-    # networkx lists the nodes of edges first, so only here is the order that of the file.
-    if list(graph) == list(names):
-        messages.append(sentence(as_costs, graph))
-    for message in messages:
-        assert part in message
-        assert message.endswith("not a chain, and general graphs are not supported yet")
+# --- graphs -------------------------------------------------------------------------------------
 
 
 def test_other_graphs() -> None:
@@ -380,7 +351,7 @@ def test_schemas() -> None:
         assert f"unknown schema {schema!r}" in message
         assert SCHEMA in message
     graph = of_json(schema="checkpoint-scheduler/graph/1")
-    assert "this is a compute graph, which is not supported yet; give the costs" in graph
+    assert "this is a compute graph, not costs of layers; solve takes it as it is" in graph
     plan = of_json(schema="checkpoint-scheduler/plan/1")
     assert "this is a plan, not costs; read it with Plan.load" in plan
     assert "unknown schema" in sentence(as_costs, {"schema": "x", "layers": [LAYER]})

@@ -140,7 +140,7 @@ def test_a_written_plan_without_what_may_be_left_out() -> None:
         ({"schema": "checkpoint-scheduler/graph/1"}, "this is a compute graph, not a plan"),
         ({"schema": "checkpoint-scheduler/plan/2"}, "unknown schema 'checkpoint-scheduler/plan/2'"),
         ({"schema": 1}, "unknown schema 1"),
-        ({"schedule": []}, "this is the plan of a graph"),
+        ({"schedule": []}, "the plan has both 'items' and 'schedule'; it has one of them"),
         ({"peak_byte": 3}, "unknown field 'peak_byte' in the plan; did you mean 'peak_bytes'?"),
         ({"time": ...}, "the plan has no 'time'"),
         ({"items": ...}, "the plan has no 'items'"),

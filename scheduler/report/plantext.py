@@ -23,7 +23,7 @@ from solvers.schedule import (
 if TYPE_CHECKING:
     from scheduler.plan import Plan
 
-__all__ = ["item_lines", "peak_text", "step_text", "summary_lines"]
+__all__ = ["cost_lines", "item_lines", "labelled", "peak_text", "step_text", "summary_lines"]
 
 MOST_ROWS = 30
 """Rows shown of a plan; what follows is counted."""
@@ -49,8 +49,13 @@ def item_lines(items: Sequence[Item], layers: Sequence[str], most: int = MOST_RO
     return lines
 
 
-def summary_lines(plan: Plan) -> list[str]:
-    """What is known of a plan, each figure beside its label."""
+def labelled(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Texts beside their labels, the labels aligned right."""
+    return [f"{label:>8}  {text}" for label, text in lines]
+
+
+def cost_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Time, peak and budget of a plan of any kind, each with its label."""
     time = f"{format_time(plan.time, plan.time_unit)} a step"
     most = f"{format_time(plan.keep_all_time, plan.time_unit)} for keeping everything"
     lines = [
@@ -66,6 +71,12 @@ def summary_lines(plan: Plan) -> list[str]:
             f", {format_both(plan.reserved_bytes)} of it reserved" if plan.reserved_bytes else ""
         )
         lines.append(("budget", f"{format_both(plan.budget_bytes)}{reserved}"))
+    return lines
+
+
+def summary_lines(plan: Plan) -> list[str]:
+    """What is known of a plan, each figure beside its label."""
+    lines = cost_lines(plan)
     lines.append(
         (
             "status",
@@ -79,7 +90,7 @@ def summary_lines(plan: Plan) -> list[str]:
     lines.append(("method", f"{plan.method}, {layers}{nested}"))
     if plan.solve_seconds is not None:
         lines.append(("solved", f"in {plan.solve_seconds:.3f} s"))
-    return [f"{label:>8}  {text}" for label, text in lines]
+    return labelled(lines)
 
 
 def step_text(action: Action, layers: Sequence[str]) -> str:

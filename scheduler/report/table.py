@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["aligned", "format_percent", "spread"]
+__all__ = ["WIDTH", "aligned", "format_percent", "spread", "wrapped"]
+
+WIDTH = 100
+"""Characters of a line of text."""
 
 _Row = TypeVar("_Row")
 
@@ -37,3 +41,8 @@ def spread(rows: Sequence[_Row], most: int) -> list[_Row]:
     if most == 1:
         return [rows[0]]
     return [rows[i * (len(rows) - 1) // (most - 1)] for i in range(most)]
+
+
+def wrapped(text: str) -> str:
+    """`text` in lines of at most `WIDTH`, where words allow it."""
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

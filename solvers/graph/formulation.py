@@ -14,6 +14,8 @@ held until s_q" (q < p), D_p = S[t+1,v]:
 Where t itself reads v, all D_q with q < p are 1. The memory row of step k of stage t says that all
 that is held across k, with what k makes and needs, is within the budget.
 
+A saved set that is made stays until it is read, so there D_0 = D_p.
+
 Held without choice, and so no variable of its own: a value that can no longer be made again and is
 still to be read; and S[t+1,v] = S[t,v] where stage t can neither read nor make v.
 """
@@ -191,8 +193,8 @@ class Formulation:
         made = self._made(value, stage)
         if stage == value.maker:
             self._segment(stage, stage, stage + 1, made, value.bytes)
-            if after != NONE and made != ONE:
-                rows.at_least([made], [after])
+            if after != NONE and (made != ONE or value.optional):
+                rows.at_least([made], [after], 0, 0 if value.optional else np.inf)
             return
         held = self.hold.get((stage, index), NONE)
         if held == NONE and made == NONE:
@@ -203,7 +205,9 @@ class Formulation:
         if made != NONE and held != NONE:
             rows.at_least([ONE], start)
         if not uses:
-            if not (made == NONE and after in (held, NONE)):
+            if value.optional:
+                rows.at_least(start, [after], 0, 0)
+            elif not (made == NONE and after in (held, NONE)):
                 rows.at_least(start, [after])
             self._segment(stage, value.maker, value.maker + 1, made, value.bytes)
             self._segment(stage, value.maker, value.maker + 1, held, value.bytes)

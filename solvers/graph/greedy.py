@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,12 +17,25 @@ from solvers.graph.solution import PlanClass
 
 __all__ = ["Keenness", "by_distance", "evicting"]
 
-Keenness = Callable[[int, int], float]
-"""How much stage t wants to hold value v to the end; the least wanted is freed first."""
+_MOST_RUNS = 20
+"""Runs per operation, about, beyond which eviction has got into a circle and is given up."""
+
+_MOST_CLOSURE = 100
+"""Operations beyond which making a value again is taken to be out of the question."""
+
+Keenness = Callable[[int, int, float], float]
+"""How much stage t wants to go on holding value v, which takes so long to make again.
+
+It grows with that time. The least wanted is freed first.
+"""
 
 
 def evicting(
-    operations: Operations, budget: int, plan_class: PlanClass, keenness: Keenness
+    operations: Operations,
+    budget: int,
+    plan_class: PlanClass,
+    keenness: Keenness,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Run] | None:
     """Runs within `budget`, or None where eviction comes to an end.
 
@@ -33,15 +47,17 @@ def evicting(
         `FORWARD` or `STAGED`.
     keenness
         Which values to free when memory is short.
+    stop
+        Asked before each operation; True gives it up.
     """
     try:
-        return _Evictor(operations, budget, plan_class, keenness).runs()
+        return _Evictor(operations, budget, plan_class, keenness, stop).runs()
     except _Stuck:
         return None
 
 
 class _Stuck(Exception):
-    """Memory is short and nothing can be freed."""
+    """Memory is short and nothing can be freed, or it takes too long."""
 
 
 @dataclass
@@ -50,6 +66,7 @@ class _Evictor:
     budget: int
     plan_class: PlanClass
     keenness: Keenness
+    stop: Callable[[], bool]
     live: dict[int, int] = field(default_factory=dict)  # value -> bytes
     held: int = 0
     done: list[Run] = field(default_factory=list)
@@ -60,6 +77,8 @@ class _Evictor:
         for index, value in enumerate(operations.values):
             dies[value.uses[-1] if value.uses else value.maker].append(index)
         for stage in range(len(operations)):
+            if self.stop() or len(self.done) > _MOST_RUNS * (stage + 100):
+                raise _Stuck
             again, keeping = self._needed(stage)
             pending: dict[int, int] = {}  # value -> reads of it still to come in this stage
             for operation in (*again, stage):
@@ -136,18 +155,40 @@ class _Evictor:
     def _evict(self, stage: int, room: int, pending: dict[int, int]) -> None:
         if self.held <= room:
             return
-        # A heap: mostly a few of many candidates have to go.
+        times = self.operations.times
+        values = self.operations.values
+        # By the time of the maker alone; what else is missing is looked at when it matters.
         heap = [
-            (self.keenness(stage, v), v)
+            (self.keenness(stage, v, times[values[v].maker]), v, False)
             for v in self.live
             if not pending.get(v) and self._replaceable(stage, v)
         ]
         heapq.heapify(heap)
         while heap:
-            self._free(heapq.heappop(heap)[1])
+            _, value, exact = heapq.heappop(heap)
+            if not exact:
+                score = self.keenness(stage, value, self._time_again(value))
+                heapq.heappush(heap, (score, value, True))
+                continue
+            self._free(value)
             if self.held <= room:
                 return
         raise _Stuck
+
+    def _time_again(self, value: int) -> float:
+        """Time to make a value again from what is live now."""
+        operations = self.operations
+        again = {operations.values[value].maker}
+        todo = list(again)
+        while todo:
+            for read in operations.reads[todo.pop()]:
+                maker = operations.values[read].maker
+                if read not in self.live and maker not in again:
+                    again.add(maker)
+                    todo.append(maker)
+            if len(again) > _MOST_CLOSURE:
+                return math.inf
+        return float(sum(operations.times[i] for i in again))
 
     def _replaceable(self, stage: int, value: int) -> bool:
         """Whether the value can be made again where it is read next."""
@@ -163,12 +204,11 @@ class _Evictor:
 def by_distance(operations: Operations, power: float = 1.0) -> Keenness:
     """Wants what is costly to make again, small, and read soon: time / (bytes · distance^power)."""
 
-    def keenness(stage: int, value: int) -> float:
+    def keenness(stage: int, value: int, time: float) -> float:
         record = operations.values[value]
         use = bisect.bisect_right(record.uses, stage)
         if use == len(record.uses):
             return -1.0
-        time = operations.times[record.maker] + 1
-        return float(time / ((record.bytes + 1) * (record.uses[use] - stage) ** power))
+        return float((time + 1) / ((record.bytes + 1) * (record.uses[use] - stage) ** power))
 
     return keenness

@@ -35,10 +35,10 @@ def _wanted_by(formulation: Formulation, solution: Floats, weight: float) -> Kee
     hold = formulation.hold
     nearness = by_distance(formulation.operations)
 
-    def keenness(stage: int, value: int) -> float:
+    def keenness(stage: int, value: int, time: float) -> float:
         column = hold.get((stage + 1, value), NONE)
         held = float(solution[column]) if column != NONE else 0.0
-        return held + weight * nearness(stage, value)
+        return held + weight * nearness(stage, value, time)
 
     return keenness
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 
+from solvers.graph import mip
 from solvers.graph.lowering import Operations, Run
+from solvers.graph.mip import Answer, Program, Watch
 from solvers.graph.replay import GraphReplay
 from solvers.graph.solution import (
     GraphInfeasible,
@@ -21,14 +21,16 @@ from solvers.graph.solution import (
     least_time,
     replay_steps,
 )
+from solvers.graph.worker import Worker
 from solvers.schedule import IllegalPlan
 
 __all__ = ["Search"]
 
-T = TypeVar("T")
+_AT_ONCE = 1500
+"""Programs of at most so many columns take a second or so: not worth a process of their own."""
 
-_POLL = 0.05
-"""Seconds between two looks at the limits while a solver runs."""
+_GRACE = 3.0
+"""Seconds that HiGHS may be late before it is ended."""
 
 
 class Search:
@@ -93,7 +95,7 @@ class Search:
         self._start = time.monotonic()
         self._deadline = None if time_limit is None else self._start + time_limit
         self._stage = "start"
-        self._seen: int | None = None  # best time that a running solver has spoken of
+        self._worker = Worker()
         self.note = ""
 
     # ---- what is known
@@ -179,42 +181,39 @@ class Search:
             self.stopped = self._interrupted()
         return self.stopped or self.remaining() == 0.0
 
-    def wait_for(self, solver: Callable[[], T]) -> T | None:
-        """What `solver` returns; None when a limit or Ctrl-C comes first.
-
-        HiGHS cannot be told to stop, so it runs in a thread that is then left to itself.
-        """
-        results: list[T] = []
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                results.append(solver())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        try:
-            thread.start()
-            while thread.is_alive():
-                thread.join(_POLL)
-                if thread.is_alive() and self._overdue():
-                    return None
-        except KeyboardInterrupt:
-            self.stopped = True
+    def solved(
+        self,
+        program: Program,
+        *,
+        hint: Mapping[int, float] | None = None,
+        watch: Watch | None = None,
+    ) -> Answer | None:
+        """What HiGHS says of a program; None when a limit comes first."""
+        if self.over:
             return None
-        if errors:
-            raise errors[0]
-        return results[0]
+        solve: Callable[..., Answer | None] = mip.solve
+        if len(program.cost) > _AT_ONCE:
+            solve = partial(self._worker.solve, stop=self._overdue)
+        limit = self.remaining()
+        return solve(program, time_limit=limit, threads=self.threads, hint=hint, watch=watch)
 
     def _overdue(self) -> bool:
-        # The solver has the same time limit and usually keeps it; then its bound is worth having.
+        # HiGHS has the same time limit and usually keeps it; then its bound is worth having.
         if self._interrupted is not None and self._interrupted():
             self.stopped = True
-        late = self._deadline is not None and time.monotonic() > self._deadline + 2
+        late = self._deadline is not None and time.monotonic() > self._deadline + _GRACE
         return self.stopped or late
 
     # ---- the end
+
+    def run(self, work: Callable[[Search], None]) -> None:
+        """Do some work on this search; Ctrl-C ends it as a time limit does."""
+        try:
+            work(self)
+        except KeyboardInterrupt:
+            self.stopped = True
+        finally:
+            self._worker.close()
 
     def solution(self) -> GraphSolution:
         """The best schedule with its certificate.
@@ -238,18 +237,7 @@ class Search:
             note=self.note,
         )
 
-    def watch(self, recompute: float, bound: float) -> None:
-        """What a solver says of itself while it runs."""
-        self.raise_bound(bound)
-        if math.isfinite(recompute):
-            found = self.least + round(recompute)
-            self._seen = found if self._seen is None else min(found, self._seen)
-        self._tell()
-
     def _tell(self) -> None:
-        if self._report is None:
-            return
-        times = [t for t in (self.time, self._seen) if t is not None]
-        seconds = time.monotonic() - self._start
-        best = min(times, default=None)
-        self._report(Progress(self._stage, best, self.lower_bound, seconds))
+        if self._report is not None:
+            seconds = time.monotonic() - self._start
+            self._report(Progress(self._stage, self.time, self.lower_bound, seconds))

@@ -166,7 +166,7 @@ def solve(
     search = asked.search(optimal_in or default_class(graph))
     _begin(search, start)
     if not search.proven and method != "keep-all":
-        _WORK[method](search)
+        search.run(_WORK[method])
     return search.solution()
 
 
@@ -233,7 +233,7 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
         return search.solution()
     graph = reordered(asked.graph, order)
     inner = asked.search(PlanClass.STAGED, lower(graph))
-    _prove(inner)
+    inner.run(_auto)
     result = inner.solution()
     steps = tuple(order[v] for v in result.steps)  # type: ignore[index]
     return replace(result, steps=steps)
@@ -245,11 +245,17 @@ def _greedy(search: Search) -> None:
     powers = (1.0, 0.5, 2.0, 0.0) if small else (1.0, 0.5)
     for power in powers:
         weight = by_distance(search.operations, power)
-        runs = evicting(search.operations, search.budget, search.plan_class, weight)
+        # The first is quick on all but the largest graphs: some schedule, even out of time.
+        stop = _never if small and power == powers[0] else (lambda: search.over)
+        runs = evicting(search.operations, search.budget, search.plan_class, weight, stop)
         if runs is not None:
             search.offer(runs)
         if search.over:
             return
+
+
+def _never() -> bool:
+    return False
 
 
 def _intervals(search: Search) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.graph import mip
 from solvers.graph.formulation import ONE, Formulation
 from solvers.graph.mip import Answer, Floats, Program, Rows
 from solvers.graph.problem import ComputeGraph
@@ -235,7 +234,9 @@ class _Proof:
                 self._add_memory_row(stage, step)
             return
         memory = np.where(self.steps, self.formulation.memory(solution), 0.0)
-        for stage, step in np.argwhere(memory > self.search.budget).tolist():
+        over = np.argwhere(memory > self.search.budget).tolist()
+        assert over, "the replay of an integer solution holds no more than its memory rows"
+        for stage, step in over:
             columns, sizes = self.formulation.memory_row(stage, step)
             chosen = columns != ONE
             columns, sizes = columns[chosen], sizes[chosen]
@@ -263,19 +264,9 @@ class _Proof:
             Rows.stacked([formulation.rows, *self.memory_rows.values(), *self.cuts]),
         )
         hint = formulation.point(search.runs) if integer and search.runs else None
-        limit = search.remaining()
-        if limit == 0:
-            return None
 
-        def watch(objective: float, bound: float) -> None:
-            search.watch(objective * self.scale, (bound - _DOUBT) * self.scale)
+        def watch(_: float, bound: float) -> None:
+            # Not its best solution: that may break a memory row that is not there yet.
+            self._raise_bound(bound)
 
-        return search.wait_for(
-            lambda: mip.solve(
-                program,
-                time_limit=limit,
-                threads=search.threads,
-                hint=hint,
-                watch=watch if integer else None,
-            )
-        )
+        return search.solved(program, hint=hint, watch=watch if integer else None)

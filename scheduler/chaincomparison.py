@@ -1,0 +1,126 @@
+"""Every method on one chain and one budget: what each makes of it, and what the optimum would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler.certify import certified
+from scheduler.comparison import Comparison, MethodRow
+from scheduler.costs import CostGraph
+from scheduler.limits import Budget
+from scheduler.plan import Plan, excess
+from scheduler.report.plantext import peak_text
+from scheduler.report.table import format_percent
+from solvers import frontier as nested
+from solvers import registry
+from solvers.problem import Chain
+from solvers.replay import replay
+from solvers.solution import Infeasible, Solution, Status, Unsuitable
+
+__all__ = ["compare_chain"]
+
+_Optimum = Callable[[int], Solution]
+
+_WHOLE_FRONTIER = 120
+"""Chains up to this long are compared by one frontier; longer ones are solved at each peak."""
+
+
+def compare_chain(
+    costs: CostGraph, size: Budget, max_points: int | None, memory_limit: int
+) -> Comparison:
+    """All methods for chains but "brute", which finds what "optimal" finds."""
+    chain = costs.to_chain()
+    optimum = _optimum(chain, max_points, memory_limit)
+    plans: dict[str, Plan] = {}
+    notes: dict[str, str] = {}
+    names = [name for name in registry.METHODS if name not in ("brute", "optimal")]
+    for name in names:
+        try:
+            plans[name] = _best_effort(costs, chain, registry.get(name).solve, name, size)
+        except Unsuitable as error:
+            notes[name] = f"{error}."
+    best = _best_effort(costs, chain, lambda _, bytes_: optimum(bytes_), "optimal", size)
+    at_peaks = {peak: optimum(peak) for peak in sorted({p.peak_bytes for p in plans.values()})}
+    rows = [
+        _row(plans[name], size, at_peaks[plans[name].peak_bytes], costs.ticks_per_unit)
+        if name in plans
+        else MethodRow(name, note=notes[name])
+        for name in names
+    ]
+    return Comparison(
+        rows=(*rows, _optimal_row(best, size)),
+        name=costs.name,
+        layers=len(costs),
+        budget_bytes=size.asked,
+        reserved_bytes=size.reserved,
+        keep_all_peak_bytes=best.keep_all_peak_bytes,
+        keep_all_time=best.keep_all_time,
+        time_unit=costs.time_unit,
+        set_by=peak_text(replay(chain, best.items).peak_action, best.layers),
+    )
+
+
+def _optimum(chain: Chain, max_points: int | None, memory_limit: int) -> _Optimum:
+    """The optimal solution of any budget of one chain."""
+    if len(chain) <= _WHOLE_FRONTIER:
+        whole = nested.Frontier(chain, max_points=max_points, memory_limit=memory_limit)
+        if whole.exact:
+            return whole.solution
+
+    def solve_at(budget: int) -> Solution:
+        return registry.optimal(chain, budget, max_points=max_points, memory_limit=memory_limit)
+
+    return solve_at
+
+
+def _best_effort(
+    costs: CostGraph, chain: Chain, solver: registry.Solver, name: str, size: Budget
+) -> Plan:
+    """The method's plan within the budget, or else its plan of the smallest peak."""
+    try:
+        solution = solver(chain, size.available)
+    except Infeasible as error:
+        done = replay(chain, error.items)
+        smallest = Solution(error.items, done.peak_bytes, done.time, lower_bound_time=0)
+        return certified(costs, chain, smallest, method=name, budget_bytes=None)
+    return certified(
+        costs,
+        chain,
+        solution,
+        method=name,
+        budget_bytes=size.asked,
+        reserved_bytes=size.reserved,
+    )
+
+
+def _row(plan: Plan, size: Budget, best: Solution, ticks: int) -> MethodRow:
+    note = ""
+    if best.status is not Status.OPTIMAL:
+        gap = format_percent(excess(best.time, best.lower_bound_time))
+        note = f"the optimum at its peak is known within {gap}."
+    time_at_peak = best.time / ticks
+    return MethodRow(
+        method=plan.method,
+        peak_bytes=plan.peak_bytes,
+        fits=plan.peak_bytes <= size.available,
+        time=plan.time,
+        overhead=plan.overhead,
+        optimal_time_at_peak=time_at_peak,
+        optimal_overhead_at_peak=excess(time_at_peak, plan.keep_all_time),
+        note=note,
+    )
+
+
+def _optimal_row(plan: Plan, size: Budget) -> MethodRow:
+    fits = plan.peak_bytes <= size.available
+    thinned = fits and plan.optimal_in is None
+    return MethodRow(
+        method="optimal",
+        peak_bytes=plan.peak_bytes,
+        fits=fits,
+        time=plan.time,
+        overhead=plan.overhead,
+        optimal_time_at_peak=plan.time,
+        optimal_overhead_at_peak=plan.overhead,
+        note=f"proven within {format_percent(plan.gap)}." if thinned else "",
+    )
