@@ -133,7 +133,7 @@ def _solve_mathopt(
     columns = list(model.variables())
     parameters = mathopt.SolveParameters(random_seed=0)
     if time_limit is not None:
-        parameters.time_limit = datetime.timedelta(seconds=time_limit)
+        parameters.time_limit = datetime.timedelta(seconds=max(time_limit, 0.01))
     if program.mixed:
         # Costs are integers, scaled: the default gap would call near misses optimal.
         parameters.relative_gap_tolerance = 0.0
@@ -144,13 +144,18 @@ def _solve_mathopt(
     if hint is not None:
         values = {columns[column]: value for column, value in hint.items()}
         hints.solution_hints = [mathopt.SolutionHint(variable_values=values)]
-    result = mathopt.solve(
-        model,
-        mathopt.SolverType.HIGHS,
-        params=parameters,
-        model_params=hints,
-        msg_cb=None if watch is None else _reader_of(watch),
-    )
+    try:
+        result = mathopt.solve(
+            model,
+            mathopt.SolverType.HIGHS,
+            params=parameters,
+            model_params=hints,
+            msg_cb=None if watch is None else _reader_of(watch),
+        )
+    except (AttributeError, RuntimeError):
+        # HiGHS gave up with an error, seldom and for numerical reasons; for some of them this
+        # MathOpt fails to make the exception it means to raise. The other build may do better.
+        return _solve_scipy(program, time_limit)
     reason = result.termination.reason
     if reason in (
         mathopt.TerminationReason.INFEASIBLE,

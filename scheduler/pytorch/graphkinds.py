@@ -1,0 +1,307 @@
+"""What each node of a trace is: a layer, a view, a value that is no tensor, or held throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
+
+from scheduler.errors import UnsupportedModel
+from scheduler.pytorch.blocks import split_output
+from scheduler.pytorch.graphfx import Arguments, Draws, FxTrace, run_node
+from scheduler.pytorch.isolate import Source, gate
+
+_OF_THE_FORM = frozenset(
+    {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
+    | {"is_floating_point", "is_complex", "is_contiguous", "get_device", "type"}
+)
+"""Methods of a tensor whose result does not depend on its values."""
+
+_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda"})
+
+
+@dataclass
+class Kinds:
+    """The nodes of a trace by kind; what is in none is a placeholder or the output.
+
+    Attributes
+    ----------
+    layers
+        Each with the function that puts its output into what it returns.
+    views
+        Those whose tensors lie in the storage of what they read, and attributes.
+    bundles
+        The views that are several tensors.
+    values
+        What is no tensor.
+    held
+        Tensors that need no gradient.
+    copies
+        Layers that would be views, but whose gradients must be added up by themselves.
+    joined
+        Layers that are run as one with the operation that alone reads them. It follows them and
+        hands them its gradient as it is, as an addition does: apart, they would be charged for two
+        gradients that are one tensor. Or it changes their output in place.
+    """
+
+    layers: dict[fx.Node, Callable[[torch.Tensor], Any]] = field(default_factory=dict)
+    views: set[fx.Node] = field(default_factory=set)
+    bundles: set[fx.Node] = field(default_factory=set)
+    values: dict[fx.Node, Any] = field(default_factory=dict)
+    held: set[fx.Node] = field(default_factory=set)
+    copies: set[fx.Node] = field(default_factory=set)
+    joined: set[fx.Node] = field(default_factory=set)
+
+
+def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
+    """Run a trace node by node and see what each is.
+
+    Raises
+    ------
+    UnsupportedModel
+        A node changes its input in place, returns several tensors, or takes a value out of a
+        tensor.
+    """
+    run = _Run(found, model, arguments)
+    for node in found.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            run.see(node)
+        run.forget(node)
+    _separate(found.graph, run.kinds, run.differs)
+    return run.kinds
+
+
+class _Run:
+    def __init__(self, found: FxTrace, model: nn.Module, arguments: Arguments) -> None:
+        self.found = found
+        self.model = model
+        self.kinds = Kinds()
+        self.differs: set[fx.Node] = set()  # whose tensors need a gradient
+        self.reads_layer: set[fx.Node] = set()
+        self.env: dict[fx.Node, Any] = {}
+        own = [*model.parameters(), *model.buffers(), *found.constants.values()]
+        self.own = {id(tensor.untyped_storage()) for tensor in own}
+        self.held_since = False  # the last layer
+        self.random: set[fx.Node] = set()  # what draws random numbers
+        self.last: dict[fx.Node, fx.Node] = {}
+        for node in found.graph.nodes:
+            self.last |= dict.fromkeys(node.all_input_nodes, node)
+        places = [node for node in found.graph.nodes if node.op == "placeholder"]
+        for place, tensor in zip(places, arguments.tensors, strict=True):
+            self.env[place] = _fresh(tensor, tensor.requires_grad)
+            if tensor.requires_grad:
+                self.differs.add(place)
+
+    def forget(self, node: fx.Node) -> None:
+        """Let go of what `node` was the last to read."""
+        for other in node.all_input_nodes:
+            if self.last[other] is node:
+                self.env.pop(other, None)
+
+    def see(self, node: fx.Node) -> None:
+        """Run a node and put it with its kind."""
+        kinds = self.kinds
+        inputs = node.all_input_nodes
+        read = [t for other in inputs for t in _tensors(self._value(other))]
+        versions = [t._version for t in read]
+        saved: list[Any] = []
+        draws = Draws()
+        with draws, saved_tensors_hooks(lambda tensor: saved.append(None), _unneeded):
+            result = run_node(node, self.model, self.found.constants, self._value)
+        if draws.seen:
+            self.random.add(node)
+        changed = {
+            id(t) for t, version in zip(read, versions, strict=True) if t._version != version
+        }
+        if changed:
+            self._join_in_place(node, result, changed)
+            return
+        made = _tensors(result)
+        if not made:
+            self._check_value(node, result)
+            kinds.values[node] = result
+            return
+        layered = any(other in kinds.layers or other in self.reads_layer for other in inputs)
+        storages = {id(t.untyped_storage()) for t in read} | self.own
+        if all(id(t.untyped_storage()) in storages for t in made):
+            kinds.views.add(node)
+            if not isinstance(result, torch.Tensor):
+                kinds.bundles.add(node)
+            self.env[node] = result
+            if layered:
+                self.reads_layer.add(node)
+            if any(t.requires_grad for t in made):
+                self.differs.add(node)
+            return
+        tensor, rebuild = split_output(_name(node), result)
+        if tensor.requires_grad:
+            before = next(reversed(kinds.layers), None)
+            if before in inputs and not saved and self._passes_on(before, node, tensor):
+                kinds.joined.add(before)
+            kinds.layers[node] = rebuild
+            self.differs.add(node)
+            self.held_since = False
+        elif layered:
+            raise UnsupportedModel(
+                f"{_said(node)} makes something without a gradient from a layer's output; name a "
+                "block that contains it in leaves"
+            )
+        else:
+            kinds.held.add(node)
+            self.held_since = True
+        self.env[node] = rebuild(_fresh(tensor, tensor.requires_grad))
+
+    def _value(self, node: fx.Node) -> Any:
+        if node in self.kinds.values:
+            return self.kinds.values[node]
+        return self.env[node]
+
+    def _join_in_place(self, node: fx.Node, result: Any, changed: set[int]) -> None:
+        """Join a layer to the one operation that reads it and changes its output in place.
+
+        It then runs right before that: where other layers run in between it must neither draw
+        random numbers nor share what it reads with them.
+        """
+        owner = next(
+            (
+                n
+                for n in node.all_input_nodes
+                if changed == {id(t) for t in _tensors(self._value(n))}
+            ),
+            None,
+        )
+        kinds = self.kinds
+        if owner in kinds.layers and len(owner.users) == 1 and isinstance(result, torch.Tensor):
+            alone = owner not in self.random and all(
+                len(other.users) == 1 and other not in kinds.joined
+                for other in owner.all_input_nodes
+                if other in self.differs
+            )
+            if (owner is next(reversed(kinds.layers)) and not self.held_since) or alone:
+                kinds.joined.add(owner)
+                kinds.layers[node] = _itself
+                self.differs.add(node)
+                self.held_since = False
+                if owner in self.random:
+                    self.random.add(node)
+                self.env[node] = _fresh(result, True)
+                return
+        raise UnsupportedModel(
+            f"{_said(node)} changes in place what others read, or what was made further up, which "
+            "a recomputation could not read again; use the version that does not "
+            "(inplace=False), or name a block that contains both it and what makes its input in "
+            "leaves"
+        )
+
+    def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
+        """Say whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        if node.op == "call_module" or len(before.users) != 1 or self.held_since:
+            return False
+        gradient = torch.ones_like(result)
+        edge = get_gradient_edge(self.env[before])
+        (found,) = torch.autograd.grad(result, [edge], gradient, allow_unused=True)
+        whole = found is not None and found.numel() == gradient.numel()
+        return whole and found.untyped_storage() is gradient.untyped_storage()
+
+    def _check_value(self, node: fx.Node, result: Any) -> None:
+        """Refuse what takes a value out of a tensor: it may be another in the next call."""
+        if node.op == "get_attr" or all(n in self.kinds.values for n in node.all_input_nodes):
+            return
+        if node.op == "call_method" and node.target in _OF_THE_FORM:
+            return
+        if node.target is getattr and node.args[1] in _ATTRIBUTES:
+            return
+        if node.target is len or (result is None and node.op == "call_function"):
+            return
+        raise UnsupportedModel(
+            f"{_said(node)} makes {type(result).__name__} from the values of a tensor; name a "
+            "block that contains it in leaves"
+        )
+
+
+def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
+    """Copy views whose gradients would be added up in another order than the model adds them.
+
+    Autograd adds up the gradients of a view before it hands the sum on. Where a view is made anew
+    in each layer that reads it they are added one by one, which rounds otherwise unless there are
+    two at most, or each view is read by one layer with no other reader of its base in between.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for base in graph.nodes:
+        if (base in kinds.views and base.op != "get_attr") or base not in differs:
+            continue
+        views = _views_of(base, kinds, differs)
+        if not views:
+            continue
+        ends = [
+            (order[view], order[user])
+            for view in [base, *views]
+            for user in view.users
+            if user in kinds.layers
+        ]
+        if len(ends) <= 2:
+            continue
+        readers = {user for _, user in ends}
+        calm = all(
+            len({user for view, user in ends if view == order[v]}) <= 1 for v in views
+        ) and all(
+            not any(view < other < user for other in readers)
+            for view, user in ends
+            if view != order[base]
+        )
+        if calm:
+            continue
+        for view in views:
+            if any(user in kinds.layers for user in view.users):
+                if view in kinds.bundles:
+                    raise UnsupportedModel(
+                        f"{_said(view)} gives several views of one tensor to several operations "
+                        "together; name a block that contains them in leaves"
+                    )
+                kinds.views.discard(view)
+                kinds.copies.add(view)
+                kinds.layers[view] = _itself
+
+
+def _views_of(base: fx.Node, kinds: Kinds, differs: set[fx.Node]) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    todo = [base]
+    while todo:
+        for user in todo.pop().users:
+            if user in kinds.views and user in differs and user not in found:
+                found.append(user)
+                todo.append(user)
+    return found
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    if not requires_grad:
+        return tensor.detach()
+    made: torch.Tensor = Source.apply(gate(tensor.device), [tensor], None)
+    return made
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _unneeded(packed: Any) -> torch.Tensor:
+    raise AssertionError("nothing runs backward while a model is traced")
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else node.name
+
+
+def _said(node: fx.Node) -> str:
+    what = "module" if node.op == "call_module" else "operation"
+    return f"{what} {_name(node)!r}"
