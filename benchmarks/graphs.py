@@ -20,6 +20,7 @@ from pathlib import Path
 from scheduler.computegraph import ComputeCosts
 from scheduler.costs import CostGraph
 from solvers.graph.lowering import lower
+from solvers.graph.methods import MOST_OPERATIONS
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.solution import (
     Graph,
@@ -29,7 +30,7 @@ from solvers.graph.solution import (
     least_time,
     replay_steps,
 )
-from solvers.graph.solve import MOST_OPERATIONS, is_training, solve
+from solvers.graph.solve import is_training, solve
 from solvers.solution import Unsuitable
 
 PUBLISHED = {

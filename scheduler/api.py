@@ -69,7 +69,7 @@ def solve(
         Instead of `budget_gb`: bytes, or text such as ``"40GB"`` (10⁹) or ``"40GiB"`` (2³⁰).
     method
         "optimal", or a baseline: see `solvers.registry.METHODS`. For graphs "optimal" is "auto";
-        the others are in `solvers.graph.solve.METHODS`.
+        the others are in `solvers.graph.methods.METHODS`.
     reserved
         Bytes, or text, that come off the budget before solving: weights, optimizer state, margin.
     input_bytes, time_unit

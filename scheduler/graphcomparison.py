@@ -27,6 +27,7 @@ COMPARE_SECONDS = 30.0
 _METHODS = (
     ("greedy", None),
     ("rounding", None),
+    ("blocks", None),
     ("intervals", None),
     ("staged", PlanClass.FORWARD),
     ("staged", PlanClass.STAGED),

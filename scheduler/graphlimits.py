@@ -99,7 +99,7 @@ def refuse_chain_options(**given: object) -> None:
 
 def _read_method(name: object) -> str:
     # Importing it is for those who have a graph.
-    from solvers.graph.solve import METHODS
+    from solvers.graph.methods import METHODS
 
     if name == "optimal":
         return "auto"

@@ -72,7 +72,8 @@ def test_fit_with_every_option(capsys: Capture) -> None:
         *("--model", "llama-7b", "--gpu", "a100-40", "--batch", "2", "--sequence", "1024"),
         *("--precision", "bf16", "--optimizer", "adam-8bit", "--zero", "fsdp", "--gpus", "4"),
         *("--lora", "r=16,targets=q+v,dtype=fp32,dropout=0.05", "--base", "nf4-double"),
-        *("--attention", "eager", "--loss", "bf16", "--update", "foreach", "--accumulate"),
+        *("--attention", "eager", "--loss", "bf16", "--update", "foreach"),
+        *("--gradient-dtype", "fp32", "--gradient-accumulation"),
         *("--efficiency", "0.4", "--margin", "2GiB", "--budget", "39GB"),
     )
     status, out, _ = run(capsys, "fit", *arguments, "--json")
@@ -92,7 +93,8 @@ def test_fit_with_every_option(capsys: Capture) -> None:
         attention="eager",
         loss="bf16",
         update="foreach",
-        accumulate=True,
+        gradient_dtype="fp32",
+        gradient_accumulation=True,
         efficiency=0.4,
         margin="2GiB",
         budget="39GB",
@@ -158,12 +160,61 @@ def test_fit_reads_a_config(capsys: Capture, tmp_path: Path) -> None:
         ((*LLAMA, "--efficiency", "2"), "--efficiency must be above 0 and at most 1, got 2"),
         (("--model", "mixtral-8x7b", "--precision", "autocast"), "say --precision bf16"),
         (("--model", "gpt2", "--sequence", "1025"), "--sequence must be at most the 1024"),
+        ((*LLAMA, "--precision", "fp16"), "--precision fp16 names what costs_from_shape computes"),
+        ((*LLAMA, "--gradient-dtype", "fp64"), "--gradient-dtype must be one of 'fp32', 'bf16'"),
+        (
+            (*LLAMA, "--frozen", "--gradient-dtype", "fp32"),
+            "--frozen makes no gradients; leave out --gradient-dtype",
+        ),
+        (
+            (*LLAMA, "--frozen", "--gradient-accumulation"),
+            "--frozen makes no gradients; leave out --gradient-accumulation",
+        ),
+        ((*LLAMA, "--batch", "99999999999999"), "× sequence 8192 is too large to count"),
+        ((*LLAMA, "--batch", "9" * 30), "--batch must be below 2**62"),
+        ((*LLAMA, "--lora", "r=9999999"), "adapters of rank 9999999 have"),
+        ((*LLAMA, "--accumulate"), "unrecognized arguments: --accumulate"),
     ],
 )
 def test_bad_input_is_one_sentence(
     capsys: Capture, arguments: tuple[str, ...], message: str
 ) -> None:
     assert message in refused(capsys, "fit", *arguments)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "pipeline", "sequence", "context", "expert"])
+@pytest.mark.parametrize("command", ["fit", "solve"])
+def test_other_parallelism_is_told(capsys: Capture, command: str, kind: str) -> None:
+    for value in ((), ("4",)):
+        message = refused(capsys, command, "--model", "gpt2", f"--{kind}-parallel", *value)
+        assert message.startswith(f"there is no --{kind}-parallel: costs are of data-parallel GPUs")
+        assert f"training_state({kind}_parallel=...) divides" in message
+    assert "parallel" not in run(capsys, command, "--help")[1].replace("data-parallel", "")
+
+
+def test_notes_of_a_config(capsys: Capture, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "vocab_size": 100,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 4000,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    status, out, _ = run(capsys, "fit", "--model", str(path), "--json")
+    found = json.loads(out)
+    assert (status, found["trained_positions"], len(found["notes"])) == (0, 4000, 2)
+    assert "the sequence of 4,096 is beyond the 4,000 positions" in found["notes"][0]
+    _, out, _ = run(capsys, "fit", "--model", str(path))
+    assert "; made for 4,000 positions" in out
+    assert len(out.splitlines()) <= 24
 
 
 @pytest.mark.parametrize("zero", [3, "fsdp"])
@@ -258,6 +309,31 @@ def test_show_and_frontier_of_a_model(capsys: Capture) -> None:
     assert "comes on top of these figures" in err
 
 
+def test_a_table_of_times_has_four_digits(capsys: Capture) -> None:
+    _, out, _ = run(capsys, "show", "--model", "llama-3-8b")
+    costs = costs_from_shape("llama-3-8b", 1, 4096).layers
+    rows = {line.split()[0]: line.split()[1:3] for line in out.splitlines()[2:]}
+    for name, layer in (("embedding", costs[0]), ("block.0–block.31", costs[1])):
+        times = (layer.forward_time, layer.backward_time)
+        assert rows[name] == [f"{time:.4g}" for time in times]
+    assert max(len(word) for row in rows.values() for word in row) <= 7
+
+
+def test_gradients_change_what_is_reserved(capsys: Capture) -> None:
+    arguments = ("solve", "--model", "gpt2", "--optimizer", "adamw", "--budget", "8GB", "--json")
+    reserved = [
+        Plan.from_json(run(capsys, *arguments, *more)[1]).reserved_bytes
+        for more in (
+            (),
+            ("--gradient-dtype", "fp32"),
+            ("--gradient-accumulation",),
+            ("--gradient-accumulation", "--gradient-dtype", "bf16"),
+        )
+    ]
+    count = 124439808
+    assert reserved == [14 * count, 14 * count, 18 * count, 16 * count]
+
+
 def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -> None:
     model = ("--model", "gpt2", "--batch", "8")
     status, out, err = run(capsys, "show", *model, "--json")
@@ -281,6 +357,9 @@ def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -
         (("--example", "gpt2-small", "--batch", "2"), "--batch describes a model; name it"),
         (("--example", "gpt2-small", "--frozen"), "--frozen describes a model; name it"),
         (("--model", "gpt2", "--zero", "3"), "--zero needs --optimizer"),
+        (("--model", "gpt2", "--gradient-dtype", "fp32"), "--gradient-dtype needs --optimizer"),
+        (("--example", "gpt2-small", "--gradient-dtype", "fp32"), "--gradient-dtype describes a"),
+        (("--model", "gpt2", "--gradient-accumulation"), "-accumulation needs --optimizer"),
         (("--model", "gpt2", "--optimizer", "adamw", "--update", "fused"), "goes with the command"),
         (("--model", "gpt2", "--sequence", "2000"), "at most the 1024 positions"),
     ],

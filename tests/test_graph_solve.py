@@ -11,6 +11,7 @@ import pytest
 
 from solvers.graph import mip, search
 from solvers.graph.lowering import lower
+from solvers.graph.methods import METHODS, MOST_OPERATIONS
 from solvers.graph.problem import ComputeGraph, LayerGraph, Node
 from solvers.graph.solution import (
     Graph,
@@ -21,7 +22,7 @@ from solvers.graph.solution import (
     least_time,
     replay_steps,
 )
-from solvers.graph.solve import METHODS, MOST_OPERATIONS, solve
+from solvers.graph.solve import solve
 from solvers.problem import Layer
 from solvers.solution import Status, Unsuitable
 
@@ -119,12 +120,17 @@ def test_scipy_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(search, "_AT_ONCE", 10**9)  # in this process, where ortools is hidden
-    used = []
+    used: list[bool] = []
     by_scipy = mip._solve_scipy
-    monkeypatch.setattr(mip, "_solve_scipy", lambda *a: used.append(1) or by_scipy(*a))
+
+    def counted(program: mip.Program, time_limit: float | None) -> mip.Answer:
+        used.append(program.mixed)
+        return by_scipy(program, time_limit)
+
+    monkeypatch.setattr(mip, "_solve_scipy", counted)
     monkeypatch.setattr(builtins, "__import__", without_ortools)
     with_scipy = checked(graph, budget, solve(graph, budget))
-    assert used
+    assert {True, False} == set(used)
     assert with_scipy.time == with_mathopt.time
     assert with_scipy.status is Status.OPTIMAL
 
@@ -133,7 +139,7 @@ def test_every_method_keeps_to_the_budget() -> None:
     graph, budget = small()
     optimum = solve(graph, budget, optimal_in=PlanClass.STAGED).time
     for name in METHODS:
-        if name in ("keep-all", "order", "exhaustive"):
+        if name in ("keep-all", "order", "exhaustive", "blocks"):
             continue
         found = checked(graph, budget, solve(graph, budget, method=name, time_limit=20))
         assert found.time >= optimum

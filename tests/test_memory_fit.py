@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.util
 import json
 import pickle
 import subprocess
@@ -18,9 +16,9 @@ from scheduler import InvalidBudget, SchedulerError, solve
 from scheduler.memory import Fit, Lora, Shape, fit, load_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fit import default_margin
-from scheduler.memory.gpus import load_gpu
+from scheduler.memory.gpus import GPUS, load_gpu
 from scheduler.memory.recipes import OPTIMIZERS, PRECISIONS
-from scheduler.memory.search import largest
+from scheduler.memory.search import largest, trained_positions
 from scheduler.memory.shapes import shape_names
 from scheduler.memory.sqrt import best_ratio_k, boundary_and_interior, explain, integer_saving
 from scheduler.memory.steps import keep_all_peak, moments, smallest_peak
@@ -56,8 +54,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
     "bf16": {"precision": "bf16"},
     "eager": {"attention": "eager"},
-    "accumulate": {"accumulate": True},
-    "accumulate-zero-2": {"accumulate": True, "zero": 2, "gpus": 8},
+    "accumulate": {"gradient_accumulation": True},
+    "accumulate-zero-2": {"gradient_accumulation": True, "zero": 2, "gpus": 8},
+    "accumulate-bf16": {"gradient_accumulation": True, "gradient_dtype": "bf16"},
+    "accumulate-lora": {"gradient_accumulation": True, "train": "lora", "lora": Lora(8)},
+    "fp32-gradients": {"gradient_dtype": "fp32"},
+    "fp32-gradients-zero-2": {"gradient_dtype": "fp32", "zero": 2, "gpus": 8},
+    "bf16-gradients": {"precision": "fp32", "gradient_dtype": "bf16"},
+    "lora-fp32-gradients": {"train": "lora", "lora": Lora(8), "gradient_dtype": "fp32"},
     "lion": {"optimizer": "lion"},
 }
 
@@ -99,11 +103,11 @@ def test_the_figures_add_up(name: str, share: float) -> None:
 def test_gradients_are_counted_once(name: str) -> None:
     found = tight(share=1, **RECIPES[name])
     made = sum(layer.gradient_bytes for layer in found.costs.layers)
-    if RECIPES[name].get("accumulate"):
+    if RECIPES[name].get("gradient_accumulation"):
         assert made == found.gradients_bytes == 0
     else:
         # On several GPUs each layer's part is rounded up.
-        assert 0 <= made - found.state.gradients_bytes < 2 * len(found.costs)
+        assert 0 <= made - found.state.gradients_bytes < 4 * len(found.costs)
     always = found.state.total_bytes - found.gradients_bytes
     assert found.reserved_bytes == always + found.margin_bytes
     assert found.reserved_bytes + found.moments[-1].bytes >= found.state.total_bytes
@@ -206,6 +210,168 @@ def test_the_margin_and_the_budget() -> None:
     assert fit(SMALL, margin=0, search=False).margin_bytes == 0
 
 
+# --- gradients in a dtype of their own ----------------------------------------------------------
+
+
+def everything(found: Fit) -> list[int]:
+    """The three moments with all that is always there."""
+    return [found.reserved_bytes + moment.bytes for moment in found.moments]
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(None, 4), ("fp32", 4), ("bf16", 2)])
+def test_accumulated_gradients_are_in_every_moment(dtype: str | None, size: int) -> None:
+    recipe: dict[str, Any] = {"sequence": LENGTH, "search": False}
+    plain = fit(SMALL, **recipe)
+    summed = fit(SMALL, gradient_accumulation=True, gradient_dtype=dtype, **recipe)
+    gradients = size * SMALL.parameters
+    assert summed.state.gradients_bytes == gradients
+    assert summed.state.total_bytes == (14 + size) * SMALL.parameters
+    loss, layer, optimizer = (
+        more - less for more, less in zip(everything(summed), everything(plain), strict=True)
+    )
+    # Up to the loss nothing but the head's new gradients were there: they pass now, and all
+    # summed ones are there. In the block's backward the head's have passed.
+    assert [moment.set_by for moment in summed.moments[:2]] == [
+        "the backward of 'head'",
+        "the backward of 'block.5'",
+    ]
+    assert loss == gradients
+    assert layer == gradients - plain.costs.layers[-1].gradient_bytes
+    assert optimizer == gradients - 2 * SMALL.parameters
+    assert summed.smallest_budget_bytes > plain.smallest_budget_bytes
+
+
+@pytest.mark.parametrize(("precision", "made", "kept"), [("bf16-mixed", 2, 4), ("fp32", 4, 2)])
+def test_gradients_that_are_cast_pass_beside_what_is_kept(
+    precision: str, made: int, kept: int
+) -> None:
+    dtype = {4: "fp32", 2: "bf16"}[kept]
+    whole = Training(SMALL, load_gpu("h100"), precision).costs(1, LENGTH)
+    cast = Training(SMALL, load_gpu("h100"), precision, gradient_dtype=dtype).costs(1, LENGTH)
+    split = Training(
+        SMALL, load_gpu("h100"), precision, gradient_dtype=dtype, zero=2, gpus=7
+    ).costs(1, LENGTH)
+    for before, after, part in zip(whole.layers, cast.layers, split.layers, strict=True):
+        count = before.gradient_bytes // made
+        assert after.gradient_bytes == kept * count
+        assert part.gradient_bytes == kept * -(-count // 7)
+        for layer in (after, part):
+            more = layer.backward_transient_bytes - before.backward_transient_bytes
+            assert more == made * count
+
+
+def test_a_gradient_dtype_that_is_the_weights_own_changes_nothing() -> None:
+    for recipe in ({"zero": 2, "gpus": 7}, {}, RECIPES["lora"], RECIPES["lora-fp32"]):
+        own = Training(SMALL, load_gpu("h100"), **recipe)
+        said = Training(SMALL, load_gpu("h100"), gradient_dtype=own.gradients, **recipe)
+        assert said.costs(1, LENGTH) == own.costs(1, LENGTH)
+        assert said.state.total_bytes == own.state.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dtype"),
+    [
+        ({}, "bf16"),
+        ({"precision": "fp16-mixed"}, "fp16"),
+        ({"precision": "bf16"}, "bf16"),
+        ({"precision": "autocast"}, "fp32"),
+        ({"gradient_accumulation": True}, "fp32"),
+        ({"gradient_accumulation": True, "gradient_dtype": "bf16"}, "bf16"),
+        ({"gradient_dtype": "fp32"}, "fp32"),
+        (RECIPES["lora"], "bf16"),
+        (RECIPES["lora-fp32"], "fp32"),
+        (RECIPES["frozen"], None),
+    ],
+)
+def test_the_dtype_of_gradients(recipe: dict[str, Any], dtype: str | None) -> None:
+    found = fit(SMALL, search=False, **recipe)
+    assert found.training.gradients == found.to_dict()["gradient_dtype"] == dtype
+    trained = found.state.gradients_bytes
+    assert bool(trained) == (dtype is not None)
+    if dtype is not None and "lora" not in recipe:
+        assert trained == {"fp32": 4}.get(dtype, 2) * SMALL.parameters
+
+
+def test_gradients_are_said() -> None:
+    text = " ".join(str(fit(SMALL, gradient_accumulation=True, search=False)).split())
+    assert "fp32 gradients" in text
+    assert "gradients accumulate" in text
+    assert "left" in text
+    assert "for activations step" in text
+
+
+# --- positions ----------------------------------------------------------------------------------
+
+
+def test_longer_than_the_model_was_made_for() -> None:
+    found = fit("llama-3-8b", zero=3, gpus=8)
+    assert found.trained_positions == 8192
+    assert found.limits is not None
+    assert found.limits.sequence_checkpointed > 8192
+    (note,) = found.notes
+    assert note.startswith("the longest sequences are by memory alone: llama-3-8b was configured")
+    assert "at batch 1; made for 8,192 positions" in str(found)
+    assert found.to_dict()["notes"] == [note]
+    assert found.to_dict()["trained_positions"] == 8192
+    asked = fit("llama-3-8b", zero=3, gpus=8, sequence=9000, search=False)
+    (note,) = asked.notes
+    assert "the sequence of 9,000 is beyond the 8,192 positions that llama-3-8b was" in note
+    assert "beyond its 8,192 positions" in " ".join(str(asked).split())
+    assert len(fit("llama-3-8b", zero=3, gpus=8, sequence=9000).notes) == 2
+
+
+def test_shorter_needs_no_note() -> None:
+    found = fit("llama-3-8b", zero=3, gpus=8, sequence=8192, search=False)
+    assert found.notes == ()
+    assert "positions" not in str(found)
+    assert fit("llama-3-70b", sequence=1024).notes == ()
+
+
+def test_learned_positions_are_the_end() -> None:
+    found = fit(GPT2)
+    (note,) = found.notes
+    assert note.startswith("gpt2 has learned 1,024 positions: no sequence can be longer")
+    assert "1,024 (all)  at batch 1; no more positions are learned" in str(found)
+    tight = fit(GPT2, budget="5GiB", margin=0, batch=8)
+    assert tight.limits is not None
+    assert tight.limits.sequence_checkpointed < 1024
+    assert tight.notes == ()
+
+
+def test_where_positions_are_read(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "vocab_size": 100,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 512,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    shape = load_shape(path)
+    for source in (config, path, str(path), str(tmp_path)):
+        assert trained_positions(source, load_shape(source)) == 512
+    assert fit(path, search=False).trained_positions == 512
+    # A shape does not hold it, and nor does a pipe that has been read.
+    assert trained_positions(shape, shape) is None
+    assert trained_positions(tmp_path / "gone.json", shape) is None
+    for odd in (None, "512", 0, True):
+        assert trained_positions(config | {"max_position_embeddings": odd}, shape) is None
+    for name in shape_names():
+        assert trained_positions(name, load_shape(name)) is not None
+        assert trained_positions(load_shape(name), load_shape(name)) is not None
+    changed = replace(load_shape("llama-3-8b"), layers=2)
+    assert trained_positions(changed, changed) is None
+    assert trained_positions(replace(GPT2, positions=77), replace(GPT2, positions=77)) == 77
+    assert fit(SMALL, search=False).to_dict()["trained_positions"] is None
+
+
 # --- the searches -------------------------------------------------------------------------------
 
 
@@ -266,6 +432,14 @@ def test_more_needs_more() -> None:
             assert peaks == sorted(peaks)
 
 
+def test_sizes_that_are_too_large_to_count_do_not_fit() -> None:
+    found = fit(SMALL, batch=2**20, sequence=2**19, budget=2**62 - 1, margin=0)
+    limits = found.limits
+    assert limits is not None
+    assert limits.batch >= 2**20
+    assert 2**19 <= limits.sequence < 2**24
+
+
 def test_learned_positions_end_the_search() -> None:
     limits = fit(GPT2).limits
     assert limits is not None
@@ -301,6 +475,27 @@ def test_the_columns_add_up() -> None:
     assert f"the smallest feasible budget, state and margin included, is {smallest}" in text
 
 
+def test_figures_stand_under_each_others_ends() -> None:
+    found = fit(GPT2, batch=10**6, search=False)
+    rows = str(found).splitlines()[-4:]
+    ends = {row.index(" GiB  the ") if " GiB  the " in row else None for row in rows[1:]}
+    assert len(ends) == 1
+
+
+def test_json_has_the_same_keys_whatever_is_found() -> None:
+    keys = [
+        list(fit(GPT2, **recipe).to_dict())
+        for recipe in (
+            {},
+            {"budget": 1},
+            {"search": False, "train": "frozen"},
+            {"train": "lora", "lora": Lora(4), "gradient_accumulation": True},
+        )
+    ]
+    assert all(found == keys[0] for found in keys)
+    assert {"gradient_dtype", "gradient_accumulation", "trained_positions", "notes"} <= {*keys[0]}
+
+
 def test_the_longest_recipe_is_one_screen() -> None:
     recipe: dict[str, Any] = {
         "precision": "bf16",
@@ -310,7 +505,8 @@ def test_the_longest_recipe_is_one_screen() -> None:
         "lora": Lora(16, dtype="fp32", dropout=0.05),
         "base": "nf4-double",
         "loss": "hf-outputs-kept",
-        "accumulate": True,
+        "gradient_dtype": "bf16",
+        "gradient_accumulation": True,
     }
     lines = str(tight(train="lora", share=0.4, **recipe)).splitlines()
     assert len(lines) <= 24
@@ -398,7 +594,34 @@ def test_a_fit_is_frozen_and_pickles() -> None:
         ({"attention": "flash"}, "attention must be one of 'sdpa', 'eager', got 'flash'"),
         ({"loss": "mse"}, "loss must be one of"),
         ({"update": "loop"}, "update must be one of 'fused', 'foreach', got 'loop'"),
-        ({"accumulate": 2}, "accumulate must be True or False, got 2"),
+        ({"gradient_accumulation": 2}, "gradient_accumulation must be True or False, got 2"),
+        ({"gradient_dtype": "fp8"}, "gradient_dtype must be one of 'fp32', 'bf16', 'fp16', got"),
+        (
+            {"train": "frozen", "gradient_dtype": "fp32"},
+            "train='frozen' makes no gradients; leave out gradient_dtype",
+        ),
+        (
+            {"train": "frozen", "gradient_accumulation": True},
+            "train='frozen' makes no gradients; leave out gradient_accumulation",
+        ),
+        ({"precision": "fp16"}, "say 'fp16-mixed'"),
+        ({"search": "no"}, "search must be True or False, got 'no'"),
+        ({"search": 1}, "search must be True or False, got 1"),
+        (
+            {"train": "lora", "lora": Lora(10**6)},
+            "adapters of rank 1000000 have 28,032,000,000 parameters, more than the 4,939,008",
+        ),
+        ({"batch": 10**15}, "batch 1000000000000000 × sequence 4096 is too large to count: bytes"),
+        ({"sequence": 10**12}, "2**62; give a smaller batch or sequence"),
+        ({"efficiency": 1e-300}, "give a smaller batch or sequence, or a larger efficiency"),
+        (
+            {"tensor_parallel": 2},
+            "fit takes no tensor_parallel: it counts a step on data-parallel GPUs (zero=, gpus=); "
+            "training_state(tensor_parallel=...) divides the persistent state",
+        ),
+        ({"pipeline_parallel": 1}, "fit takes no pipeline_parallel: "),
+        ({"btach": 2}, "fit takes no 'btach'; did you mean 'batch'?"),
+        ({"xyz": 2}, "fit takes no 'xyz'; help(fit) lists what it takes"),
         ({"efficiency": 2}, "must be above 0 and at most 1, got 2"),
         ({"margin": "2G"}, "the margin '2G' has two readings"),
         ({"margin": -1}, "the margin must be zero or more, got -1"),
@@ -467,44 +690,13 @@ def test_explain() -> None:
     assert "k = 1" in explain(short, 1, 16)
 
 
-# --- published figures --------------------------------------------------------------------------
-
-# Rows whose listed formula is of another code base, or leaves out what costs count (working memory,
-# dequantised weights; 43: the sum of a tied table's two gradients, a tensor of its own), or adds
-# moments that are not at once.
-OTHERWISE = {7, 16, 21, 25, 26, 27, 43, 44, 45, 46, 47}
-
-
-def published() -> Any:
-    """The module benchmarks/memory.py."""
-    spec = importlib.util.spec_from_file_location("published", ROOT / "benchmarks" / "memory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_published_figures_within_their_listed_error(capsys: pytest.CaptureFixture[str]) -> None:
-    module = published()
-    with module.DATA.open(encoding="utf-8", newline="") as file:
-        rows = {int(row["n"]): row for row in csv.DictReader(file)}
-    assert rows.keys() == module.ROWS.keys() | module.NOT_COVERED.keys()
-    assert not module.ROWS.keys() & module.NOT_COVERED.keys()
-    for n, calculate in module.ROWS.items():
-        error = calculate() / module.UNITS[rows[n]["unit"]] / float(rows[n]["published"]) - 1
-        if n not in OTHERWISE:
-            listed = abs(float(rows[n]["rel_err"].rstrip("%"))) / 100
-            assert abs(error) <= listed + 0.0001, n
-        elif rows[n]["kind"] != "conflict":
-            assert abs(error) < 0.09, n
-    assert module.main([]) == 0
-    out = capsys.readouterr().out
-    assert "44 rows, median error 0." in out
-    beyond = out.split("Of the 30 measured rows, all of them in the summary, 9 are beyond")[1]
-    lines = beyond.split("Not covered")[0].splitlines()[3:]
-    assert {int(line.split()[0]) for line in lines if line} == module.BEYOND.keys()
-    assert module.main(["nowhere.csv"]) == 2
+def test_the_rule_takes_a_recipes_precision() -> None:
+    for recipe, compute in (("bf16-mixed", "bf16"), ("fp16-mixed", "fp16"), ("fp32", "fp32")):
+        found = boundary_and_interior(SMALL, 1, 64, precision=recipe)
+        assert found == boundary_and_interior(SMALL, 1, 64, precision=compute)
+    assert explain(SMALL, 1, 64, precision="bf16-mixed") == explain(SMALL, 1, 64)
+    with pytest.raises(InvalidRecipe, match="precision must be one of"):
+        boundary_and_interior(SMALL, 1, 64, precision="int8")
 
 
 # --- the house ----------------------------------------------------------------------------------
@@ -520,3 +712,22 @@ def test_importing_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "[] True"
+
+
+def test_data_sheets() -> None:
+    # Dense bf16 TFLOP/s, GB/s, GB: see `GPUS` for where they are from.
+    sheets = {
+        "a100-40": (312, 1555, 40),
+        "a100-80": (312, 2039, 80),
+        "h100": (989.4, 3350, 80),
+        "h200": (989.4, 4800, 141),
+        "l40s": (362.05, 864, 48),
+        "rtx4090": (165.2, 1008, 24),
+        "b200": (2250, 7700, 180),
+    }
+    assert sheets.keys() == GPUS.keys()
+    for name, (flops, bandwidth, sold) in sheets.items():
+        gpu = load_gpu(name)
+        assert gpu.flops_per_second == pytest.approx(flops * 1e12)
+        assert gpu.bytes_per_second == pytest.approx(bandwidth * 1e9)
+        assert gpu.sold_bytes == sold * 10**9

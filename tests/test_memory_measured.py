@@ -76,8 +76,10 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         result = self.base(x)
-        inside = self.down(self.dropout(x.to(self.down.weight.dtype)))
-        return (result + self.up(inside) * 2.0).to(result.dtype)
+        before = result.dtype
+        x = x.to(self.down.weight.dtype)
+        result = result + self.up(self.down(self.dropout(x))) * 2.0
+        return result.to(before)
 
 
 def adapt(block: Any, shape: Shape, lora: Lora) -> None:
@@ -342,7 +344,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 32},
     "gemma2": {"head_dim": 32},
     "phi3": {},
-    "gpt_neox": {},
+    "gpt_neox": {"num_key_value_heads": 4},
     "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 48},
     "qwen3_moe": EXPERTS | {"norm_topk_prob": True, "head_dim": 16},
 }

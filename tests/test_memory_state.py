@@ -93,6 +93,26 @@ def test_zero_paper(zero: int, printed: str) -> None:
     assert f"{total:.{len(printed.partition('.')[2])}f}" == printed
 
 
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({}, "adamw, bf16-mixed"),
+        ({"gradient_accumulation": True}, "adamw, bf16-mixed, fp32 gradients"),
+        ({"gradient_dtype": "bf16"}, "adamw, bf16-mixed, bf16 gradients"),
+        (
+            {"gradient_dtype": "fp32", "zero": 1, "gpus": 8},
+            "adamw, bf16-mixed, fp32 gradients, ZeRO-1 over 8 GPUs",
+        ),
+    ],
+)
+def test_the_recipe_names_what_changes_the_sum(recipe: dict[str, Any], said: str) -> None:
+    assert training_state(P, **recipe).recipe == said
+
+
+def test_adapters_are_at_most_the_model() -> None:
+    assert training_state(P, lora_parameters=P).adapters_bytes == 2 * P
+
+
 def test_fsdp_is_stage_3() -> None:
     assert training_state(P, zero="fsdp", gpus=8) == training_state(P, zero=3, gpus=8)
     frozen = training_state(P, zero="fsdp", gpus=8, base="bf16")
@@ -282,6 +302,12 @@ def test_published(number: int) -> None:
         ),
         ({"trainable_parameters": 2 * P}, "trainable_parameters must be at most the 1000000000"),
         ({"expert_parameters": 2 * P}, "expert_parameters must be at most the 1000000000"),
+        ({"expert_parallel": 8}, "expert_parallel=8 divides experts; say how many of the param"),
+        ({"expert_parallel": 2, "expert_parameters": 0}, "by expert_parameters .of a shape: its"),
+        ({"precision": "fp16"}, "precision='fp16' names what costs_from_shape computes in"),
+        ({"precision": "fp16"}, "say 'fp16-mixed'"),
+        ({"precision": ["bf16"]}, "precision must be one of 'bf16-mixed', .*, got .'bf16'."),
+        ({"lora_parameters": P + 1}, "lora_parameters must be at most the 1000000000 parameters"),
         ({"lora_parameters": -1}, "lora_parameters must be a whole number >= 0, got -1"),
         ({"lora_dtype": "bf16"}, "lora_dtype='bf16' needs adapters; give lora_parameters"),
         ({"quantized_parameters": 5}, "quantized_parameters goes with base='nf4' or"),

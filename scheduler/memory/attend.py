@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from scheduler.memory.kernels import cast, dropout, rms_norm, rotary, split, unary, view
+from scheduler.memory.attention import JOINED_BY_ROTARY, expands
+from scheduler.memory.kernels import cast, dropout, join, part, rms_norm, rotary, split, unary, view
 from scheduler.memory.modules import project
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting, linears
 
 __all__ = ["attend"]
-
-_WIDEST_FUSED_HEAD = 256
 
 
 def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
@@ -18,27 +17,61 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     Eager attention also returns the probabilities, and the block refers to them to its end.
     """
     shape = at.shape
-    if "qkv" in linears(shape):
-        widths = [shape.query_width, shape.kv_width, shape.kv_width]
-        q, k, v = split(paper, project(paper, at, x, "qkv"), widths)
-    else:
-        q, k, v = (project(paper, at, x, name) for name in ("q", "k", "v"))
-        # Rotary hands its gradient on with heads before tokens: a copy puts it in order.
-        q, k = view(paper, q, copied=True), view(paper, k, copied=True)
-    if shape.qk_norm:
-        q = rms_norm(paper, at, q, shape.head_width)
-        k = rms_norm(paper, at, k, shape.head_width)
+    q, k, v = _projected(paper, at, x)
     if not shape.positions:
         q, k = _turned(paper, at, q, k)
-    x, probabilities = (_eager if at.eager else _fused)(paper, at, q, k, v)
-    x = project(paper, at, x, "o")
-    return dropout(paper, at, x, shape.dropout), probabilities
+    attended, probabilities = (_eager if at.eager else _fused)(paper, at, q, k, v)
+    attended = project(paper, at, attended, "o")
+    return dropout(paper, at, attended, shape.dropout), probabilities
+
+
+def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
+    """Run the projections and put heads before tokens.
+
+    Where their gradients come in that order, a copy puts them in the projection's.
+    """
+    shape = at.shape
+    ordered = shape.heads > 1
+    if "qkv" not in linears(shape):
+        # Queries are normed before keys are projected: so in reverse go their gradients.
+        q, k = (_headed(paper, at, project(paper, at, x, name)) for name in ("q", "k"))
+        v = project(paper, at, x, "v")
+        return q, k, view(paper, v, copied=at.eager and shape.kv_heads > 1)
+    qkv = project(paper, at, x, "qkv")
+    if shape.family == "gpt_neox":
+        q, k, v = split(paper, view(paper, qkv, copied=ordered), 3)
+    elif shape.family == "phi3":
+        widths = (shape.query_width, shape.kv_width, shape.kv_width)
+        q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
+    else:
+        q, k, v = (view(paper, n, copied=at.eager and ordered) for n in split(paper, qkv, 3))
+    return q, k, v
+
+
+def _headed(paper: Paper, at: Setting, x: Value) -> Value:
+    """Put queries or keys in heads, and norm them where the shape does."""
+    x = view(paper, x, copied=True)
+    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm else x
 
 
 def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
-    table = paper.leaf(at.sequence * at.shape.head_width, at.stream, trained=False)
-    turned = rotary(paper, q, table)
-    return turned, rotary(paper, k, table)
+    """Turn queries and keys. Two families slice off what turns, and join it with the rest."""
+    width, turning = at.shape.head_width, at.shape.turned_width
+    table = paper.leaf(at.sequence * turning, at.stream, trained=False)
+    if at.shape.family not in JOINED_BY_ROTARY:
+        turned = rotary(paper, q, table)
+        return turned, rotary(paper, k, table)
+    q_turns, q_stays, k_turns, k_stays = (
+        part(paper, x, x.elements * share // width)
+        for x in (q, k)
+        for share in (turning, width - turning)
+    )
+    if at.shape.family == "phi3":
+        turned = join(paper, rotary(paper, q_turns, table), q_stays)
+        return turned, join(paper, rotary(paper, k_turns, table), k_stays)
+    q, k = rotary(paper, q_turns, table), rotary(paper, k_turns, table)
+    turned = join(paper, q, q_stays)
+    return turned, join(paper, k, k_stays)
 
 
 def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
@@ -48,17 +81,17 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (1 if at.padding_mask else 2)
-    wide = shape.head_width > _WIDEST_FUSED_HEAD
-    if (at.padding_mask or wide) and 1 < shape.kv_heads < shape.heads:
+    flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
+    if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = []
-    if at.padding_mask:
+    if at.masked:
         masks.append(paper.compute((), at.batch * at.sequence**2, at.compute))
     saved = paper.save(q, k, v, *masks)
     made = paper.compute((q, k, v, *masks), q.elements, at.compute, flops)
     sums = paper.compute((), at.tokens * shape.heads, 4)
     saved = (*saved, *paper.save(made, sums))
+    del sums, masks
     sizes = [part.elements for part in (q, k, v)]
 
     def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value]:
@@ -66,46 +99,64 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         return [paper.compute((), n, at.compute) for n in sizes]
 
     paper.record(made, (q, k, v), back, saved)
+    if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
+        return view(paper, made, made=True), None
     return made, None
 
 
 def _expanded(paper: Paper, at: Setting, x: Value) -> Value:
-    made, n = paper.compute((x,), at.tokens * at.shape.query_width, x.size), x.elements
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, g[0].size)])
+    """Keys or values for every head: a copy, unless one head is read as all of them."""
+    many, n, size = at.tokens * at.shape.query_width, x.elements, x.size
+    made = x.view(many) if at.shape.kv_heads == 1 else paper.compute((x,), many, size)
+    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
     return made
 
 
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
-    """Run softmax(q kᵀ · scale + mask) v, operation by operation."""
-    if at.shape.kv_heads < at.shape.heads:
+    """Run softmax(q kᵀ · scale + mask) v, operation by operation.
+
+    A product sees batch and heads as one dimension. A factor in which the two do not lie so is
+    copied; those that rotary has joined or that are expanded to all heads lie so already.
+    """
+    shape = at.shape
+    heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
+    q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
+    v_copied = apart
+    if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
-    heads = at.tokens * at.shape.query_width
-    scores = _scores(paper, at, q, k)
-    size = at.compute if at.shape.family == "gpt2" else 4
+        k_copied = v_copied = apart and shape.kv_heads == 1
+    scores = _scores(paper, at, q, k, (q_copied, k_copied))
+    size = at.compute if shape.family == "gpt2" else 4
     scores = cast(paper, unary(paper, cast(paper, scores, size), saves="output"), at.compute)
-    scores = dropout(paper, at, scores, at.shape.attention_dropout)
-    made = _product(paper, at, scores, v, heads)
-    return view(paper, made, copied=True), scores
+    scores = dropout(paper, at, scores, shape.attention_dropout)
+    made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
+    return view(paper, made, made=shape.heads > 1, copied=apart), scores
 
 
-def _scores(paper: Paper, at: Setting, q: Value, k: Value) -> Value:
-    scores = _product(paper, at, q, k, at.probabilities)
+def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]) -> Value:
+    q_new, k_new = copied
+    factors = _factor(paper, q, q_new), _factor(paper, k, k_new)
+    scores = _product(paper, at, *factors, at.probabilities)
+    del factors
     scores = unary(paper, scores)
     if at.shape.family == "gemma2":
-        scores = unary(paper, unary(paper, unary(paper, scores), saves="output"))
+        scores = unary(paper, scores)
+        scores = unary(paper, scores, saves="output")
+        scores = unary(paper, scores)
     mask = paper.leaf(at.sequence**2, at.compute, trained=False)
     made = paper.compute((scores, mask), scores.elements, scores.size)
     paper.record(made, (scores,), lambda g, saved: g)
     return made
 
 
+def _factor(paper: Paper, x: Value, copied: bool) -> Value:
+    """Queries, keys or values as a product of all heads sees them."""
+    return view(paper, x, made=True) if copied else x
+
+
 def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
-    """Run a product of every head: 2·A·a FLOPs. Factors with heads apart are copied together."""
+    """Run a product of every head: 2·A·a FLOPs."""
     flops = 2 * at.probabilities * at.shape.head_width
-    x, y = (
-        part if part.elements == at.probabilities else view(paper, part, made=True)
-        for part in (x, y)
-    )
     sizes = x.elements, y.elements
     saved = paper.save(x, y)
     made = paper.compute((x, y), elements, x.size, flops)

@@ -10,11 +10,11 @@ from scheduler.memory.operations import dropout, linear, rms_norm, rotary
 from scheduler.memory.setting import Setting, linears
 from scheduler.memory.tape import Tape, Tensor
 
-__all__ = ["attention"]
+__all__ = ["JOINED_BY_ROTARY", "attention", "expands"]
 
 _WIDEST_FUSED_HEAD = 256
-# Their rotary leaves part of a head as it is and joins the parts again, head by head in memory.
-_JOINED_BY_ROTARY = ("gpt_neox", "phi3")
+JOINED_BY_ROTARY = ("gpt_neox", "phi3")
+"""Families whose rotary slices a head and joins the parts again, head by head in memory."""
 
 
 def attention(tape: Tape, at: Setting, x: Tensor) -> Tensor:
@@ -48,10 +48,10 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     The output lies in memory as the queries do. Where rotary has put them head by head (GPT-NeoX,
     Phi-3) the projection gets a copy, heads side by side, and keeps that as well when trained.
 
-    With a padding mask keys and values are first expanded to all heads (e·T·dq each), and the
-    boolean mask is turned into one of numbers in every layer, e·batch·sequence². Heads wider than
-    256, which the flash kernels do not take, expand them too. One key-value head is expanded
-    without a copy.
+    With a padding mask, or a sequence as long as the model's window, keys and values are first
+    expanded to all heads (e·T·dq each), and the boolean mask is turned into one of numbers in every
+    layer, e·batch·sequence². Heads wider than 256, which the flash kernels do not take, expand them
+    too. One key-value head is expanded without a copy.
 
     Dropout on the probabilities keeps nothing more on CUDA, where the kernel keeps its seed. The
     CPU's kernel has none: the attention is computed in fp32 step by step and keeps queries, keys
@@ -61,9 +61,9 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     shape = at.shape
     if not at.cuda and shape.attention_dropout:
         return _by_steps(tape, at, v)
-    if at.padding_mask:
+    if at.masked:
         tape.keep(Tensor("mask in numbers", at.batch * at.sequence**2, at.compute))
-    if _expands(at):
+    if expands(at):
         # One head is expanded in place, but autocast casts the keys (fp32 out of rotary) after it.
         k = _expanded(at, "keys") if shape.kv_heads > 1 or at.autocast else k
         v = _expanded(at, "values") if shape.kv_heads > 1 else v
@@ -71,14 +71,14 @@ def _fused(tape: Tape, at: Setting, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     tape.keep(Tensor("log of sums of exponentials", at.tokens * shape.heads, 4))
     result = Tensor("attention output", at.tokens * shape.query_width, at.compute)
     tape.keep(result)
-    copied = shape.family in _JOINED_BY_ROTARY and shape.heads > 1
+    copied = shape.family in JOINED_BY_ROTARY and shape.heads > 1
     return result.named("attention output, heads side by side") if copied else result
 
 
-def _expands(at: Setting) -> bool:
+def expands(at: Setting) -> bool:
     """Whether transformers expands keys and values to all heads before a fused attention."""
     wide = at.shape.head_width > _WIDEST_FUSED_HEAD
-    return (at.padding_mask or wide) and at.shape.kv_heads < at.shape.heads
+    return (at.masked or wide) and at.shape.kv_heads < at.shape.heads
 
 
 def _by_steps(tape: Tape, at: Setting, v: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def _by_steps(tape: Tape, at: Setting, v: Tensor) -> Tensor:
     heads = Tensor("attention output", at.tokens * at.shape.query_width, 4)
     tape.keep(heads.named("scaled queries"), heads.named("scaled keys"))
     shared = at.shape.kv_heads < at.shape.heads
-    in_place = _readable(at) and (_expands(at) or not shared)
+    in_place = _readable(at) and (expands(at) or not shared)
     tape.keep(v if v.size == 4 and in_place else heads.named("values in fp32"))
     every = Tensor("probabilities", at.probabilities, 4)
     tape.keep(every, every.named("probabilities' dropout mask"), every.named("dropped ones"))

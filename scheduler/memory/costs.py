@@ -15,6 +15,7 @@ from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.loss import LOSSES, head_activations
 from scheduler.memory.paper import Paper, Value
+from scheduler.memory.recipes import compute_precision
 from scheduler.memory.rehearse import Seen, block, head, rehearse
 from scheduler.memory.setting import Lora, Setting, linears, setting
 from scheduler.memory.shapes import Shape, load_shape
@@ -48,19 +49,21 @@ def costs_from_shape(
 
     Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
     `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
-    blocks of dense models and for the head, the working memory of forward, of a forward that keeps
-    nothing, and of backward. For these the layer is run on paper (`rehearse`): transformers' code
-    with sizes in place of numbers, variables and all, and the peaks read off. They equal what
-    `scheduler.pytorch.profile` sees on fake tensors (tests/test_memory_costs.py).
+    blocks and for the head, the working memory of forward, of a forward that keeps nothing, and of
+    backward. For these the layer is run on paper (`rehearse`): transformers' code with sizes in
+    place of numbers, variables and all, and the peaks read off. They equal what
+    `scheduler.pytorch.profile` sees on fake tensors, for every family, frozen and with adapters
+    (tests/test_memory_costs.py, tests/test_memory_profiled.py).
 
     Times, in ms, are the same run's, by the GPU's roofline: each kernel takes the longer of its
     FLOPs and of the bytes it reads and writes. `recompute_time` ends where torch stops a
     recomputation, at the last tensor it must save: before the down projection of a block without
     dropout, at the last mask of a block with it.
 
-    Approximated: working memory inside a mixture of experts (all rows at once, router and sorting
-    left out), under autocast (when cached casts of weights go is not followed), and of Phi-3,
-    GPT-NeoX and Gemma; attention on the CPU with dropout (the fused kernel's working memory); the
+    Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
+    under autocast (when cached casts of weights go is not followed); attention on the CPU with
+    dropout (the fused kernel's working memory); the mask of a window, which kernels that know
+    windows do without (a sequence as long as the model's window has one here, as in SDPA); the
     chunked loss (one chunk's working memory on top of what is kept; chunks are equal). Launch
     times, communication, and scratch memory inside kernels are not counted. In a model on several
     GPUs these are the costs of a whole copy of it: nothing is split.
@@ -98,6 +101,7 @@ def costs_from_shape(
         Nobody has derived a formula for this combination.
     """
     shape = load_shape(shape)
+    precision = compute_precision(precision)
     machine = load_gpu(gpu).at(efficiency)
     check_choice("loss", loss, LOSSES, InvalidRecipe)
     at = setting(
@@ -139,13 +143,14 @@ def costs_from_shape(
     below = kept.input_bytes * (not kept.input_saved)
     forward = max(seen.forward_peak, seen.drop_peak)
     if seen.backward_peak - forward - below >= local:
-        # What the model's own code refers to while blocks run matters only where a forward could
-        # set the peak: as in `scheduler.pytorch.profile`.
+        # What the model's own code refers to while blocks run for the first time matters only where
+        # a forward could set the peak: as in `scheduler.pytorch.profile`.
         local = 0
+    seen = replace(seen, forward_peak=seen.forward_peak + local, drop_peak=seen.drop_peak + local)
     blocks = (_layer(f"block.{i}", kept, seen, _block_gradients(at)) for i in range(shape.layers))
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held, local), *blocks, end),
+        (_embedding(at, machine, held), *blocks, end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
@@ -206,7 +211,7 @@ def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
     )
 
 
-def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
+def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     """The embedding: a row is read for each token, and its gradient added to a table of zeros.
 
     Learned positions are looked up too and added. The rotary tables are made in fp32, five tensors
@@ -218,6 +223,7 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
     shape, e = at.shape, at.stream
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
     rows = at.sequence * shape.width * e if shape.positions else 0
+    scaled = shape.family.startswith("gemma")
     mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
     if shape.positions:
         summed = output + rows + 8 * at.sequence
@@ -225,14 +231,19 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
         # Position ids are with the chain's input.
         transient -= 8 * at.sequence
     else:
-        transient = at.sequence * shape.head_width * (18 - 2 * e)
+        transient = at.sequence * shape.turned_width * (18 - 2 * e)
+        transient = max(transient, output * scaled - _handed(at)) + _unused(at)
     positions = shape.positions * shape.width * e
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
-    # and the mask, which then go; with both tables; or, tied, the table's gradient and the sum.
+    # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
+    # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
+    # table's gradient and the sum.
     peak = output + (mask + output if mask else 0)
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
+        peak = max(peak, output + positions + rows * (at.batch > 1))
+        peak = max(peak, 2 * output * scaled)
     above = peak - (mask + output) - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
@@ -244,10 +255,10 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
         forward_time=moved / bandwidth * 1e3,
         backward_time=back / bandwidth * 1e3,
         output_bytes=output,
-        saved_bytes=mask + local,
+        saved_bytes=mask,
         forward_transient_bytes=transient,
-        backward_transient_bytes=max(above - local, 0),
-        backward_overlap_bytes=min(max(local - above, 0), mask + local + output, held + gradients),
+        backward_transient_bytes=max(above, 0),
+        backward_overlap_bytes=min(max(-above, 0), mask + output, held + gradients),
         gradient_bytes=gradients,
         output_saved=False,
         recomputable=False,
@@ -256,25 +267,39 @@ def _embedding(at: Setting, machine: Gpu, held: int, local: int) -> LayerCost:
 
 def _held(at: Setting, loss_bytes: int) -> int:
     """What is there from the beginning to the end of a step."""
+    inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
+    return inputs + _handed(at) + loss_bytes
+
+
+def _handed(at: Setting) -> int:
+    """What every block is handed beside its input: position ids, rotary tables, masks."""
     shape, s = at.shape, at.sequence
-    held = 2 * 8 * at.tokens + 8 * s + loss_bytes
+    handed = 8 * s
     if not shape.positions:
-        held += 2 * s * shape.head_width * at.stream
-    if at.padding_mask:
-        held += 8 * at.tokens
+        handed += 2 * s * shape.turned_width * at.stream
     if at.eager:
-        held += at.batch * s * s * at.stream
-    elif at.padding_mask:
-        held += at.batch * s * s
-    return held
+        # Gemma 2 has a second one, of its window.
+        handed += at.batch * s * s * at.stream * (2 if shape.family == "gemma2" else 1)
+    elif at.masked:
+        # One of a window alone is the same for all sequences.
+        handed += s * s * (at.batch if at.padding_mask else 1)
+    return handed
 
 
 def _local(at: Setting) -> int:
     """What transformers' code refers to while the blocks run forward for the first time."""
-    embedded = at.tokens * at.shape.width * at.stream
+    embedded = at.tokens * at.shape.width * at.stream + _unused(at)
     if not at.shape.positions:
         return embedded
     return embedded + at.sequence * at.shape.width * at.stream
+
+
+def _unused(at: Setting) -> int:
+    """Qwen2-MoE's mask for blocks with a window, which it makes where there are none as well."""
+    if at.shape.family != "qwen2_moe" or at.shape.window:
+        return 0
+    size = at.batch * at.stream if at.eager else 1
+    return at.sequence**2 * size
 
 
 def _block_gradients(at: Setting) -> int:

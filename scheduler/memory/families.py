@@ -11,69 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler.memory.checks import check_choice, check_count, check_flag
+from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidShape
+from scheduler.memory.fields import check_fields
+from scheduler.memory.record import Config
 from scheduler.text import shown
 
 __all__ = ["FAMILIES", "shape_fields"]
 
-_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_new": "gelu_new",
-}
 _NESTED = ("text_config", "vision_config", "audio_config", "llm_config", "language_config")
+_ALIKE = "only models whose blocks are all alike are known"
 
 
-class _Config:
-    """A config, each field asked for by name and checked."""
-
-    def __init__(self, record: Mapping[str, object], where: str) -> None:
-        self.record = record
-        self.where = where
-
-    def has(self, field: str) -> bool:
-        return self.record.get(field) is not None
-
-    def size(self, field: str, default: int | None = None, least: int = 1) -> int:
-        """A size; `default` serves where the field is absent or null."""
-        if not self.has(field):
-            if default is not None:
-                return default
-            raise InvalidShape(
-                f"{self.where} has no {field!r}, which the model_type "
-                f"{shown(self.record.get('model_type'))} needs; add it"
-            )
-        return check_count(f"{field} of {self.where}", self.record[field], InvalidShape, least)
-
-    def flag(self, field: str, default: bool) -> bool:
-        if not self.has(field):
-            return default
-        return check_flag(f"{field} of {self.where}", self.record[field], InvalidShape)
-
-    def activation(self, field: str) -> str:
-        if not self.has(field):
-            self.size(field)
-        what = f"{field} of {self.where}"
-        return _ACTIVATIONS[check_choice(what, self.record[field], _ACTIVATIONS, InvalidShape)]
-
-    def per_head(self, width: str, heads: str) -> int:
-        """The width of a head where nothing says it: the heads share the model's width."""
-        if self.size(width) % self.size(heads):
-            raise InvalidShape(
-                f"{width} of {self.where}, {self.size(width)}, is not a multiple of its "
-                f"{self.size(heads)} heads ({heads}); make it one"
-            )
-        return self.size(width) // self.size(heads)
-
-    def refuse(self, field: str, value: object, why: str) -> None:
-        raise InvalidShape(f"{field} of {self.where} is {shown(value)}: {why}")
-
-
-def _common(config: _Config, *, kv_heads: bool = True, head_dim: bool = False) -> dict[str, Any]:
+def _common(config: Config, *, kv_heads: bool = True, head_dim: bool = False) -> dict[str, Any]:
     """What RMS-normed gated families share; the flags say which fields have to be there."""
     heads = config.size("num_attention_heads")
     width = None if head_dim or config.has("head_dim") else ("hidden_size", "num_attention_heads")
@@ -85,19 +35,57 @@ def _common(config: _Config, *, kv_heads: bool = True, head_dim: bool = False) -
         "head_width": config.per_head(*width) if width else config.size("head_dim"),
         "vocabulary": config.size("vocab_size"),
         "tied": config.flag("tie_word_embeddings", False),
-        "attention_dropout": config.record.get("attention_dropout") or 0.0,
+        "attention_dropout": config.dropout("attention_dropout"),
     }
 
 
-def _dense(config: _Config, **which: bool) -> dict[str, Any]:
+def _dense(config: Config, **which: bool) -> dict[str, Any]:
     return _common(config, **which) | {
         "mlp_width": config.size("intermediate_size"),
         "activation": config.activation("hidden_act"),
     }
 
 
-def _llama(config: _Config) -> dict[str, Any]:
+def _turned(config: Config, head_width: int, default: float, *names: str) -> dict[str, int]:
+    """Features of a head that turn, 0 for all; tables are of pairs, so of an even number."""
+    turned = int(head_width * config.share(default, *names))
+    return {"rotary_width": 0 if turned == head_width else turned + turned % 2}
+
+
+def _whole_heads(config: Config) -> None:
+    """Refuse a share in families whose rotary turns whole heads."""
+    share = config.share(1.0, "partial_rotary_factor")
+    if share != 1:
+        config.refuse("partial_rotary_factor", share, "this family's rotary turns whole heads")
+
+
+def _window(config: Config, default: int = 0) -> dict[str, int]:
+    """A sliding window in every block; null is none, and where a config says nothing `default`."""
+    absent = "sliding_window" not in config.record
+    return {"window": config.size("sliding_window", default if absent else 0, least=0)}
+
+
+def _qwen_window(config: Config, *, alternating: bool = False) -> dict[str, int]:
+    """Qwen's window: in the blocks from max_window_layers on, or in some of those before."""
+    layers, first = config.size("num_hidden_layers"), config.size("max_window_layers", 28, least=0)
+    on, window = config.flag("use_sliding_window", False), _window(config, 4096)["window"]
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        known = ("full_attention", "sliding_attention")
+        found = kinds if isinstance(kinds, list) else []
+        if len(found) != layers or any(kind not in known for kind in found):
+            config.refuse("layer_types", kinds, f"it must name {known} for each of {layers} layers")
+        if any(kind != found[0] for kind in found):
+            config.refuse("layer_types", kinds, _ALIKE)
+        return {"window": window if found[0] == known[1] else 0}
+    if on and window and (alternating or 0 < first < layers):
+        config.refuse("use_sliding_window", True, f"{_ALIKE}: it is on in some; say false")
+    return {"window": window if on and not first else 0}
+
+
+def _llama(config: Config) -> dict[str, Any]:
     bias = config.flag("attention_bias", False)
+    _whole_heads(config)
     return _dense(config, kv_heads=False) | {
         "qkv_bias": bias,
         "output_bias": bias,
@@ -105,20 +93,26 @@ def _llama(config: _Config) -> dict[str, Any]:
     }
 
 
-def _mistral(config: _Config) -> dict[str, Any]:
-    return _dense(config)
+def _mistral(config: Config) -> dict[str, Any]:
+    _whole_heads(config)
+    return _dense(config) | _window(config, 4096)
 
 
-def _qwen2(config: _Config) -> dict[str, Any]:
-    return _dense(config) | {"qkv_bias": True}
+def _qwen2(config: Config) -> dict[str, Any]:
+    _whole_heads(config)
+    config.only("attention_bias", True, "queries, keys and values of this family have one")
+    return _dense(config) | _qwen_window(config) | {"qkv_bias": True}
 
 
-def _qwen3(config: _Config) -> dict[str, Any]:
+def _qwen3(config: Config) -> dict[str, Any]:
+    _whole_heads(config)
     bias = config.flag("attention_bias", False)
-    return _dense(config, head_dim=True) | {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
+    made = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
+    return _dense(config, head_dim=True) | _qwen_window(config) | made
 
 
-def _gemma(config: _Config, activation: str = "hidden_act") -> dict[str, Any]:
+def _gemma(config: Config, activation: str = "hidden_act") -> dict[str, Any]:
+    _whole_heads(config)
     bias = config.flag("attention_bias", False)
     return _common(config, head_dim=True) | {
         "mlp_width": config.size("intermediate_size"),
@@ -129,20 +123,31 @@ def _gemma(config: _Config, activation: str = "hidden_act") -> dict[str, Any]:
     }
 
 
-def _gemma2(config: _Config) -> dict[str, Any]:
+def _gemma2(config: Config) -> dict[str, Any]:
+    for field in ("attn_logit_softcapping", "final_logit_softcapping"):
+        # Where a config says nothing, transformers caps.
+        if not config.get(field, 1.0):
+            config.refuse(field, config.get(field), "only models that cap with a tanh are known")
     # The outputs of attention and MLP are normed too.
     return _gemma(config, "hidden_activation") | {"norms": 4}
 
 
-def _phi3(config: _Config) -> dict[str, Any]:
+def _phi3(config: Config) -> dict[str, Any]:
+    fields = _dense(config, kv_heads=False) | _window(config)
+    turned = _turned(config, fields["head_width"], 1.0, "partial_rotary_factor")
     # transformers keeps embd_pdrop but applies only resid_pdrop.
-    return _dense(config, kv_heads=False) | {"dropout": config.record.get("resid_pdrop") or 0.0}
+    return fields | turned | {"dropout": config.dropout("resid_pdrop")}
 
 
-def _layer_normed(config: _Config, heads: str, mlp_width: int) -> dict[str, Any]:
+def _layer_normed(config: Config, width: str, heads: str, mlp_width: int) -> dict[str, Any]:
+    count, head_width = config.size(heads), config.per_head(width, heads)
+    config.only("num_key_value_heads", count, "in this family each head has its own keys")
+    config.only("head_dim", head_width, f"in this family it is {width} over {heads}")
     return {
-        "heads": config.size(heads),
-        "kv_heads": config.size(heads),
+        "width": config.size(width),
+        "heads": count,
+        "kv_heads": count,
+        "head_width": head_width,
         "mlp_width": mlp_width,
         "vocabulary": config.size("vocab_size"),
         "gated": False,
@@ -152,21 +157,16 @@ def _layer_normed(config: _Config, heads: str, mlp_width: int) -> dict[str, Any]
     }
 
 
-def _gpt2(config: _Config) -> dict[str, Any]:
-    if config.flag("add_cross_attention", False):
-        config.refuse("add_cross_attention", True, "only decoders without an encoder are known")
+def _gpt2(config: Config) -> dict[str, Any]:
     # Where a config says nothing, transformers drops a tenth.
     residual, embedding, attention = (
-        config.record.get(field, 0.1) or 0.0
-        for field in ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+        config.dropout(field, 0.1) for field in ("resid_pdrop", "embd_pdrop", "attn_pdrop")
     )
     if bool(residual) != bool(embedding):
         config.refuse("embd_pdrop", embedding, f"resid_pdrop is {residual}; drop at both or none")
-    width = config.size("n_embd")
-    return _layer_normed(config, "n_head", config.size("n_inner", 4 * width)) | {
+    mlp_width = config.size("n_inner", 4 * config.size("n_embd"))
+    return _layer_normed(config, "n_embd", "n_head", mlp_width) | {
         "layers": config.size("n_layer"),
-        "width": width,
-        "head_width": config.per_head("n_embd", "n_head"),
         "positions": config.size("n_positions"),
         "activation": config.activation("activation_function"),
         "qkv_bias": True,
@@ -177,69 +177,89 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     }
 
 
-def _gpt_neox(config: _Config) -> dict[str, Any]:
+def _gpt_neox(config: Config) -> dict[str, Any]:
     bias = config.flag("attention_bias", True)
-    heads = "num_attention_heads"
-    return _layer_normed(config, heads, config.size("intermediate_size")) | {
-        "layers": config.size("num_hidden_layers"),
-        "width": config.size("hidden_size"),
-        "head_width": config.per_head("hidden_size", heads),
-        "activation": config.activation("hidden_act"),
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "tied": config.flag("tie_word_embeddings", False),
-        "parallel": config.flag("use_parallel_residual", True),
-        "dropout": config.record.get("hidden_dropout") or 0.0,
-        "attention_dropout": config.record.get("attention_dropout") or 0.0,
-    }
+    sizes = ("hidden_size", "num_attention_heads", config.size("intermediate_size"))
+    fields = _layer_normed(config, *sizes)
+    return (
+        fields
+        | _turned(config, fields["head_width"], 0.25, "rotary_pct", "partial_rotary_factor")
+        | {
+            "layers": config.size("num_hidden_layers"),
+            "activation": config.activation("hidden_act"),
+            "qkv_bias": bias,
+            "output_bias": bias,
+            "tied": config.flag("tie_word_embeddings", False),
+            "parallel": config.flag("use_parallel_residual", True),
+            "dropout": config.dropout("hidden_dropout"),
+            "attention_dropout": config.dropout("attention_dropout"),
+        }
+    )
 
 
-def _experts(config: _Config, *fields: str) -> dict[str, Any]:
+def _experts(config: Config, *fields: str) -> dict[str, Any]:
     # Configs name the number of experts in two ways, also within a family.
-    field = next((field for field in fields if config.has(field)), fields[0])
+    found = [field for field in fields if config.has(field)] or [fields[0]]
+    experts = config.size(found[0])
+    for field in found:
+        config.only(field, experts, f"{found[0]} is {experts}; remove one of them")
     return {
-        "experts": config.size(field),
+        "experts": experts,
         "experts_per_token": config.size("num_experts_per_tok"),
         "activation": config.activation("hidden_act"),
     }
 
 
-def _mixtral(config: _Config) -> dict[str, Any]:
+def _mixtral(config: Config) -> dict[str, Any]:
+    _whole_heads(config)
     return (
         _common(config)
         | _experts(config, "num_local_experts", "num_experts")
+        | _window(config)
         | {"mlp_width": config.size("intermediate_size")}
     )
 
 
-def _qwen_moe(config: _Config) -> dict[str, Any]:
-    dense, step = config.record.get("mlp_only_layers"), config.size("decoder_sparse_step", 1)
+def _qwen_moe(config: Config) -> dict[str, Any]:
+    _whole_heads(config)
+    dense, step = config.get("mlp_only_layers"), config.size("decoder_sparse_step", 1)
     if dense:
-        config.refuse("mlp_only_layers", dense, "only models whose blocks are all alike are known")
+        config.refuse("mlp_only_layers", dense, _ALIKE)
     if step != 1:
         config.refuse("decoder_sparse_step", step, "only experts in every block are known")
     return (
         _common(config)
         | _experts(config, "num_experts", "num_local_experts")
-        | {"mlp_width": config.size("moe_intermediate_size")}
+        | {
+            "mlp_width": config.size("moe_intermediate_size"),
+            "shares_divided": config.flag("norm_topk_prob", False),
+        }
     )
 
 
-def _qwen2_moe(config: _Config) -> dict[str, Any]:
-    return _qwen_moe(config) | {
-        "shared_expert_width": config.size("shared_expert_intermediate_size"),
-        "qkv_bias": config.flag("qkv_bias", True),
-    }
+def _qwen2_moe(config: Config) -> dict[str, Any]:
+    return (
+        _qwen_moe(config)
+        | _qwen_window(config, alternating=True)
+        | {
+            "shared_expert_width": config.size("shared_expert_intermediate_size"),
+            "qkv_bias": config.flag("qkv_bias", True),
+        }
+    )
 
 
-def _qwen3_moe(config: _Config) -> dict[str, Any]:
+def _qwen3_moe(config: Config) -> dict[str, Any]:
     bias = config.flag("attention_bias", False)
-    return _qwen_moe(config) | {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
+    # The window is in every block, whatever max_window_layers says.
+    config.get("max_window_layers")
+    window = _window(config, 4096)
+    if not config.flag("use_sliding_window", False):
+        window = {}
+    made = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
+    return _qwen_moe(config) | window | made
 
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-
-FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
+FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
@@ -259,14 +279,15 @@ FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
 def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
     """The fields of a shape called `name`, from a config; `where` is how errors call it.
 
-    Fields that no formula reads are ignored, whatever they are: a released config has dozens about
-    tokens, generation and versions. Refused are those that would change the sizes unseen.
+    A released config has dozens of fields about tokens, generation and versions. Those that no
+    size depends on are listed (`fields`) and ignored; any other that the family does not read is
+    refused, since it may change the memory unseen.
 
     Raises
     ------
     InvalidShape
-        A needed field is missing, or the model_type is not one of `FAMILIES`; or the weights are
-        quantised, or a dense family has experts.
+        A needed field is missing, or the model_type is not one of `FAMILIES`; or a field is not
+        known, or known at another value than it has (quantised weights, a dense family's experts).
     """
     if not isinstance(record, Mapping):
         raise InvalidShape(
@@ -281,20 +302,7 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
             f"{shown(record['model_type'])}; pass the config of its text decoder alone"
         )
     family = check_choice(f"model_type of {where}", record["model_type"], FAMILIES, InvalidShape)
-    config = _Config(record, where)
-    if config.has("quantization_config"):
-        config.refuse(
-            "quantization_config",
-            record["quantization_config"],
-            "quantised weights are not read from a config; remove it, and say how frozen weights "
-            "are stored by base='nf4'",
-        )
+    config = Config(record, where)
     fields = FAMILIES[family](config)
-    odd = next((field for field in _EXPERTS if record.get(field)), None)
-    if odd is not None and not fields.get("experts"):
-        config.refuse(
-            odd,
-            record[odd],
-            f"the model_type {family!r} has no experts; correct the model_type, or remove it",
-        )
+    check_fields(config, family)
     return fields | {"name": name, "family": family}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from typing import NoReturn
 
 from scheduler.api import solve
+from scheduler.memory.checks import check_flag
+from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
-from scheduler.memory.search import MOST_SEQUENCES, MOST_TOKENS, largest
+from scheduler.memory.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
 from scheduler.memory.setting import Lora
 from scheduler.memory.shapes import Shape, load_shape
 from scheduler.memory.steps import keep_all_peak, kept_bytes, moments, smallest_peak
 from scheduler.memory.training import Efficiency, Training
 from scheduler.memory.verdict import Fit, Limits, counted_gradients
+from scheduler.text import did_you_mean
 from scheduler.units import parse_bytes
 
 __all__ = ["Fit", "Limits", "default_margin", "default_sequence", "fit"]
@@ -55,11 +60,13 @@ def fit(
     attention: str = "sdpa",
     loss: str = "hf",
     update: str = "fused",
-    accumulate: bool = False,
+    gradient_dtype: str | None = None,
+    gradient_accumulation: bool = False,
     margin: object = None,
     budget: object = None,
     efficiency: Efficiency = None,
     search: bool = True,
+    **unknown: NoReturn,
 ) -> Fit:
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
 
@@ -68,6 +75,10 @@ def fit(
     activations, and the logits' gradients or the working memory of a forward; (2) the backward of
     another layer: what is still saved, that layer, and gradients so far; (3) the optimizer's step:
     all gradients and its temporaries. The peak is the largest of the three, not their sum.
+
+    GPUs are data-parallel. Tensor, pipeline, sequence, context and expert parallelism also split
+    activations and add communication, for which there are no formulas here: their names are
+    refused. `training_state` divides the persistent state by them.
 
     Parameters
     ----------
@@ -78,14 +89,19 @@ def fit(
     batch, sequence
         Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
     precision, optimizer
-        See `training_state`.
+        See `training_state`. "bf16-mixed" (bf16 weights, fp32 master) and "bf16" (no master) both
+        compute in what `costs_from_shape` calls "bf16", "fp16-mixed" in its "fp16".
     zero, gpus
         ZeRO's stage over so many data-parallel GPUs. What is gathered and reduced layer by layer
         is working memory: see `Training.costs`.
     train, lora, attention, loss
         See `costs_from_shape`; lora=Lora(...) with train="lora".
-    base, update, accumulate
+    base, update
         See `Training`.
+    gradient_dtype, gradient_accumulation
+        As in `training_state`: what gradients are kept in, and whether those of earlier
+        micro-batches are there from the start of the step, in fp32 unless the first says otherwise.
+        Then all of them are in each of the three moments.
     margin
         Bytes, or text such as "4GiB"; default: see `default_margin`.
     budget
@@ -103,6 +119,8 @@ def fit(
     InvalidShape, InvalidRecipe, InvalidBudget, UnsupportedModel
         An argument has no meaning, or nobody has derived a formula for it.
     """
+    _refuse(unknown)
+    search = check_flag("search", search, InvalidRecipe)
     training = Training(
         shape=load_shape(shape),
         gpu=load_gpu(gpu),
@@ -116,7 +134,8 @@ def fit(
         loss=loss,
         base=base,
         update=update,
-        accumulate=accumulate,
+        gradient_dtype=gradient_dtype,
+        gradient_accumulation=gradient_accumulation,
         efficiency=efficiency,
     )
     if sequence is None:
@@ -150,7 +169,21 @@ def fit(
         set_by=set_by,
         plan=plan,
         limits=_limits(training, int(batch), int(sequence), size - reserved) if search else None,
+        trained_positions=trained_positions(shape, training.shape),
     )
+
+
+def _refuse(unknown: Mapping[str, object]) -> None:
+    """Say of a keyword that `fit` does not have what there is in its place."""
+    for name in unknown:
+        if name.endswith("_parallel"):
+            raise InvalidRecipe(
+                f"fit takes no {name}: it counts a step on data-parallel GPUs (zero=, gpus=); "
+                f"training_state({name}=...) divides the persistent state"
+            )
+        names = inspect.signature(fit).parameters
+        near = did_you_mean(name, [known for known in names if known != "unknown"])
+        raise InvalidRecipe(f"fit takes no {name!r}{near or '; help(fit) lists what it takes'}")
 
 
 def _limits(training: Training, batch: int, sequence: int, available: int) -> Limits:
@@ -158,7 +191,11 @@ def _limits(training: Training, batch: int, sequence: int, available: int) -> Li
     temporaries = training.temporaries_bytes()
 
     def fits(batch: int, sequence: int, checkpointed: bool) -> bool:
-        costs = training.costs(batch, sequence)
+        try:
+            costs = training.costs(batch, sequence)
+        except InvalidRecipe:
+            # All but its size has been checked before: it is too large to count.
+            return False
         if moments(costs, temporaries)[-1].bytes > available:
             return False
         if keep_all_peak(costs) <= available:

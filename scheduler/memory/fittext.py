@@ -51,7 +51,9 @@ def _row(label: str, text: str) -> list[str]:
 def _model(fit: Fit) -> str:
     name, count = fit.shape.name, fit.shape.parameters
     million = f"{count / 10**6:,.1f} million parameters"
-    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU"
+    most = fit.trained_positions
+    beyond = f", beyond its {most:,} positions" if most and fit.sequence > most else ""
+    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
 
 
 def _recipe(fit: Fit) -> str:
@@ -62,7 +64,7 @@ def _recipe(fit: Fit) -> str:
         parts[-1] = _adapters(fit.shape, training.lora)
     if training.base is not None:
         parts.append(f"base in {training.base}")
-    if training.accumulate:
+    if training.gradient_accumulation:
         parts.append("gradients accumulate")
     parts += [f"{training.attention} attention", f"loss {training.loss}"]
     return ", ".join(parts)
@@ -114,8 +116,7 @@ def _moments(fit: Fit) -> list[str]:
         )
         for moment in fit.moments
     ]
-    cells = [(a.rjust(_LABEL), b.rjust(len(what)), c.rjust(10), d) for a, b, c, d in rows]
-    return lines + aligned(cells, left=4)
+    return lines + _to_the_right(rows)
 
 
 def _verdict(fit: Fit) -> str:
@@ -149,22 +150,38 @@ def _limits(fit: Fit) -> list[str]:
     if limits is None:
         return []
     rows = [
-        ("largest".rjust(_LABEL), "everything kept", "best checkpointing", ""),
+        ("largest", "everything kept", "best checkpointing", ""),
         (
-            "batch".rjust(_LABEL),
+            "batch",
             _bounded(limits.batch, MOST_SEQUENCES),
             _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
             f"at sequence {fit.sequence}",
         ),
         (
-            "sequence".rjust(_LABEL),
+            "sequence",
             _bounded(limits.sequence, limits.most_sequence),
             _bounded(limits.sequence_checkpointed, limits.most_sequence),
-            f"at batch {fit.batch}",
+            f"at batch {fit.batch}{_positions(fit, limits.sequence_checkpointed)}",
         ),
     ]
-    cells = [(a, b.rjust(15), c.rjust(18), d) for a, b, c, d in rows]
-    return ["", *aligned(cells, left=4)]
+    return ["", *_to_the_right(rows)]
+
+
+def _to_the_right(rows: list[tuple[str, str, str, str]]) -> list[str]:
+    """Rows of a label, two figures and a remark, the figures under each other's ends."""
+    left, right = (max(len(row[column]) for row in rows) for column in (1, 2))
+    cells = [(a.rjust(_LABEL), b.rjust(left), c.rjust(right), d) for a, b, c, d in rows]
+    return aligned(cells, left=4)
+
+
+def _positions(fit: Fit, longest: int) -> str:
+    """`Fit.notes` of the longest sequences, in what is left of their row."""
+    most = fit.trained_positions
+    if most is None or longest < most:
+        return ""
+    if fit.shape.positions:
+        return "; no more positions are learned"
+    return f"; made for {most:,} positions" if longest > most else ""
 
 
 def _bounded(found: int, most: int) -> str:

@@ -32,8 +32,8 @@ class Gpu:
     sold_bytes
         Memory as sold.
     usable_bytes
-        Memory that CUDA gives to programs: what ``torch.cuda.mem_get_info`` calls total. A CUDA
-        context takes some hundred MiB more of it.
+        Memory that CUDA gives to programs, what ``torch.cuda.mem_get_info`` calls total: an
+        estimate, see `GPUS`. A CUDA context takes some hundred MiB more of it.
     flops_efficiency, bandwidth_efficiency
         Shares of the two peaks that a step sustains. Half of the peak FLOP/s is what well tuned
         training reaches (PaLM, arXiv:2204.02311, reports 46% with, Megatron-LM, arXiv:2104.04473,
@@ -92,25 +92,40 @@ GPUS = {
     for gpu in (
         _gpu("a100-40", 312, 1555, 40, 39.4),
         _gpu("a100-80", 312, 2039, 80, 79.2),
-        _gpu("h100", 989.4, 3352, 80, 79.2),
+        _gpu("h100", 989.4, 3350, 80, 79.2),
         _gpu("h200", 989.4, 4800, 141, 139.8),
         _gpu("l40s", 362.05, 864, 48, 44.4),
         _gpu("rtx4090", 165.2, 1008, 24, 23.5),
-        _gpu("b200", 2250, 8000, 192, 178.3),
+        _gpu("b200", 2250, 7700, 180, 178.3),
     )
 }
 """The GPUs by name.
 
-FLOP/s, bandwidth and memory as sold, from NVIDIA's data sheets: A100 Tensor Core GPU (SXM: 312
-TFLOPS; 40 GB 1,555 GB/s, 80 GB 2,039 GB/s), H100 Tensor Core GPU (SXM: 989.4, printed as 1,979
-with sparsity; 3.35 TB/s), H200 Tensor Core GPU (989.4; 4.8 TB/s; 141 GB), L40S (362.05, 733 with
-sparsity; 864 GB/s), the Ada GPU architecture white paper for the GeForce RTX 4090 (165.2 with fp32
-accumulation; 1,008 GB/s), HGX B200 (2.25 PFLOPS, 4.5 with sparsity; 8 TB/s; 192 GB of HBM3e, of
-which 180 GB are enabled in products).
+Peak bf16 FLOP/s are dense, half of what a data sheet prints with sparsity. From NVIDIA's documents,
+compared in November 2026 with reprints of them (resellers' tables, notes that quote them; the PDFs
+themselves could not be fetched):
 
-Memory as usable is no data-sheet figure: it is what CUDA reports on such cards, rounded down.
-An "80 GB" card has 80 GiB of which 79.2 to 79.6 remain; cards with GDDR and error correction on
-(L40S) lose a share to it.
+=======  =================  ===============================================  ===================
+name     form               source                                           dense | with sparsity
+=======  =================  ===============================================  ===================
+a100-40  SXM (PCIe equal)   A100 Tensor Core GPU data sheet; 1,555 GB/s      312 | 624 TFLOPS
+a100-80  SXM                the same; 2,039 GB/s (PCIe 1,935)                312 | 624 TFLOPS
+h100     SXM5               H100 Tensor Core GPU data sheet; 3.35 TB/s       989.4 | 1,979 TFLOPS
+h200     SXM                H200 Tensor Core GPU data sheet; 4.8 TB/s        989.4 | 1,979 TFLOPS
+l40s     PCIe card          L40S data sheet; 864 GB/s                        362.05 | 733 TFLOPS
+rtx4090  PCIe card          Ada GPU architecture white paper; 1,008 GB/s     165.2 | 330.3 TFLOPS
+b200     SXM, of HGX B200   HGX B200 platform page; 180 GB, 7.7 TB/s         2.25 | 4.5 PFLOPS
+=======  =================  ===============================================  ===================
+
+The H100 for PCIe is slower (756 TFLOPS, 2 TB/s); the H200 NVL has 835 TFLOPS. The B200 was
+announced with 192 GB and 8 TB/s; drivers report 7.67 TB/s (pytorch/ao#4002), and in a GB200 it does
+2.5 PFLOPS.
+
+Memory as usable is no data-sheet figure but an estimate, to a tenth of a GiB: the total that
+torch's out-of-memory messages in public bug reports give for such cards. In GiB: A100-40 39.38 to
+39.59, 80 GB cards 79.14 to 79.25, H200 139.72 to 139.81, L40S 44.39 to 44.53, RTX 4090 23.52 to
+23.65, B200 178.35. Driver, MIG and error correction change it: ``torch.cuda.mem_get_info()[1]`` of
+your card, given as the budget, is exact.
 """
 
 

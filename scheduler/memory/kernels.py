@@ -15,9 +15,11 @@ __all__ = [
     "cast",
     "dropout",
     "gelu_new",
+    "join",
     "layer_norm",
     "linear",
     "multiply",
+    "part",
     "rms_norm",
     "rotary",
     "split",
@@ -107,11 +109,11 @@ def power(paper: Paper, x: Value, *, of_output: bool = False) -> Value:
 def multiply(paper: Paper, x: Value, y: Value) -> Value:
     """Run x * y, the smaller spread over the larger.
 
-    Each factor is saved for the other's gradient. Both products of the backward have full size;
-    the one for a smaller factor is then summed.
+    Each factor is saved for the other's gradient. Both products of the backward have full size,
+    in the wider dtype; then the one for a smaller factor is summed, the one for a narrower cast.
     """
     to_x, to_y = x.node is not None, y.node is not None
-    sizes = x.elements, y.elements
+    sizes, kinds = (x.elements, y.elements), (x.size, y.size)
     factors = [v for v, wanted in ((y, to_x), (x, to_y)) if wanted]
     saved = paper.save(*factors) if factors else ()
     made = paper.compute((x, y), max(sizes), max(x.size, y.size))
@@ -119,11 +121,13 @@ def multiply(paper: Paper, x: Value, y: Value) -> Value:
     def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value | None]:
         (g,) = grads
         found = [paper.compute((g, other), g.elements, g.size) for other in saved]
-        spread = [n for n, wanted in zip(sizes, (to_x, to_y), strict=True) if wanted]
-        for i, n in enumerate(spread):
-            if n != g.elements:
-                found[i] = paper.compute((found[i],), n, g.size)
-        return [found.pop(0) if wanted else None for wanted in (to_x, to_y)]
+        wanted = [i for i, needed in enumerate((to_x, to_y)) if needed]
+        for place, i in enumerate(wanted):
+            if sizes[i] != g.elements:
+                found[place] = paper.compute((found[place],), sizes[i], g.size)
+            if kinds[i] != g.size:
+                found[place] = paper.compute((found[place],), sizes[i], kinds[i])
+        return [found.pop(0) if needed else None for needed in (to_x, to_y)]
 
     paper.record(made, (x, y), back, saved)
     return made
@@ -198,11 +202,20 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
     """Run transformers' RMS norm; Gemma's multiplies in fp32 by 1 + w."""
     size, gemma = x.size, at.shape.family.startswith("gemma")
     w = paper.leaf(width, size, trained=at.trained)
-    x = cast(paper, x, 4)
-    variance = unary(paper, power(paper, x), elements=x.elements // width)
-    x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
+    x, rows = cast(paper, x, 4), x.elements // width
     if gemma:
-        return cast(paper, multiply(paper, x, shift(paper, cast(paper, w, 4))), size)
+        # One expression: the mean is no variable, as it is in the other families.
+        root = power(
+            paper,
+            shift(paper, unary(paper, power(paper, x), elements=rows)),
+            of_output=True,
+        )
+        x = multiply(paper, x, root)
+        del root
+        x = multiply(paper, x, shift(paper, cast(paper, w, 4)))
+        return cast(paper, x, size)
+    variance = unary(paper, power(paper, x), elements=rows)
+    x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
     return multiply(paper, w, cast(paper, x, size))
 
 
@@ -215,19 +228,24 @@ def rotary(paper: Paper, x: Value, table: Value) -> Value:
     return add(paper, straight, multiply(paper, _rotate_half(paper, x), table))
 
 
-def _half(paper: Paper, x: Value) -> Value:
-    made, n, size = x.view(x.elements // 2), x.elements, x.size
+def part(paper: Paper, x: Value, elements: int) -> Value:
+    """Slice x: a view; backward, a tensor of zeros as large as x with the gradient in it."""
+    made, n, size = x.view(elements), x.elements, x.size
     paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
     return made
 
 
-def _rotate_half(paper: Paper, x: Value) -> Value:
-    first, second = _half(paper, x), _half(paper, x)
-    turned = unary(paper, second)
-    made = paper.compute((turned, first), x.elements, x.size)
-    n = first.elements
-    paper.record(made, (turned, first), lambda g, saved: [g[0].view(n), g[0].view(n)])
+def join(paper: Paper, x: Value, y: Value) -> Value:
+    """Concatenate x and y: a copy; backward, two views."""
+    made = paper.compute((x, y), x.elements + y.elements, x.size)
+    sizes = x.elements, y.elements
+    paper.record(made, (x, y), lambda g, saved: [g[0].view(n) for n in sizes])
     return made
+
+
+def _rotate_half(paper: Paper, x: Value) -> Value:
+    first, second = (part(paper, x, x.elements // 2) for _ in range(2))
+    return join(paper, unary(paper, second), first)
 
 
 def gelu_new(paper: Paper, x: Value) -> Value:

@@ -129,8 +129,8 @@ def embedding_activations(
 
     Kept: the ids, int64, 8·T, when the embedding is trained; with learned positions their ids, 8·S;
     dropout's mask, also when nothing here is trained, since a gradient passes on to the embedding's
-    output; with rotary the tables cos and sin, s·S·a each, which every block uses and all sequences
-    share (for GPT-NeoX and Phi-3, which turn part of a head, that is an upper bound).
+    output; with rotary the tables cos and sin, s·S·a each (a features of a head that turn), which
+    every block uses and all sequences share.
     """
     at = _setting(shape, batch, sequence, precision, train, device)
     tape = Tape()
@@ -142,7 +142,7 @@ def embedding_activations(
     made = Tensor("embedding", at.tokens * shape.width, at.stream)
     made = dropout(tape, at, made, "embedding dropout", shape.dropout)
     if not shape.positions:
-        table = Tensor("cosines", at.sequence * shape.head_width, at.stream)
+        table = Tensor("cosines", at.sequence * shape.turned_width, at.stream)
         tape.keep(table, table.named("sines"))
     return tape.finish(ids, made)
 

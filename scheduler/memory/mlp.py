@@ -38,8 +38,8 @@ def mixture(tape: Tape, at: Setting, x: Tensor) -> Tensor:
     Router: its linear layer keeps x; softmax in fp32 keeps its output, 4·T·E; top-k keeps int64
     indices, 8·T·k; the division of the k chosen by their sum, in place, keeps the sum, 4·T, and a
     copy of what was there before, 4·T·k: 4·T·E + 12·T·k + 4·T. Qwen's weights are
-    cast to e bytes, and a config decides whether they are divided (``norm_topk_prob``, which a
-    shape does not hold): Qwen2-MoE is taken not to divide, Qwen3-MoE to do so.
+    cast to e bytes, and are divided only where a config says so (``norm_topk_prob``, the shape's
+    `shares_divided`): else 4·T·E + 8·T·k.
 
     Experts work on T·k rows, whatever the routing is. A row keeps gate x and up x together 2·e·f,
     act(gate x) e·f, and the output e·d by its product with the weight of u bytes (u = 4; Qwen e);
@@ -61,7 +61,7 @@ def mixture(tape: Tape, at: Setting, x: Tensor) -> Tensor:
         Tensor("router probabilities", at.tokens * shape.experts, 4),
         Tensor("chosen experts", rows, 8),
     )
-    if shape.family != "qwen2_moe":
+    if shape.shares_divided:
         tape.keep(
             Tensor("sum of the chosen", at.tokens, 4), Tensor("chosen probabilities", rows, 4)
         )

@@ -1,4 +1,4 @@
-"""The modules of a block, on paper: linear layers with adapters, norms, MLP, mixture of experts.
+"""The modules of a block, on paper: linear layers with adapters, norms, MLP.
 
 Every function mirrors a module of transformers 5.24; a variable here lives as long as the variable
 there.
@@ -21,7 +21,7 @@ from scheduler.memory.kernels import (
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting, linears
 
-__all__ = ["mixture", "mlp", "norm", "project"]
+__all__ = ["activate", "mlp", "norm", "project"]
 
 
 def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
@@ -32,15 +32,28 @@ def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
     biased = bias.get(name, at.shape.qkv_bias)
     if name not in at.targets:
         return _linear(paper, at, x, inputs, outputs, biased)
-    assert at.lora is not None
     result = _linear(paper, at, x, inputs, outputs, biased)
-    x = cast(paper, x, at.lora.size)
-    inside = linear(
-        paper, dropout(paper, at, x, at.lora.dropout), inputs, at.lora.rank, trained=True
-    )
-    beside = linear(paper, inside, at.lora.rank, outputs, trained=True)
-    result = add(paper, result, unary(paper, beside))
+    assert at.lora is not None
+    # The call itself holds x to its end, beside the cast.
+    entering = cast(paper, x, at.lora.size)
+    result = add(paper, result, _adapter(paper, at, entering, inputs, outputs))
     return cast(paper, result, at.compute)
+
+
+def _adapter(paper: Paper, at: Setting, x: Value, inputs: int, outputs: int) -> Value:
+    """Run B A dropout(x) · scale, one expression as PEFT has it."""
+    assert at.lora is not None
+    rank = at.lora.rank
+    return unary(
+        paper,
+        linear(
+            paper,
+            linear(paper, dropout(paper, at, x, at.lora.dropout), inputs, rank, trained=True),
+            rank,
+            outputs,
+            trained=True,
+        ),
+    )
 
 
 def _linear(
@@ -87,43 +100,3 @@ def mlp(paper: Paper, at: Setting, x: Value) -> Value:
 def _gated(paper: Paper, at: Setting, x: Value) -> Value:
     active = activate(paper, at, project(paper, at, x, "gate"))
     return multiply(paper, active, project(paper, at, x, "up"))
-
-
-def mixture(paper: Paper, at: Setting, x: Value) -> Value:
-    """Run a router and k of E experts, roughly as transformers' grouped product does.
-
-    A row of each token for each of its k experts is copied, goes through gate and up together, the
-    activation, the product, down, is weighted, and the k rows of a token are added. Sorting and the
-    router's small tensors are left out; weights are those of all experts, read once.
-    """
-    shape, d, f = at.shape, at.shape.width, at.shape.mlp_width
-    share = shape.experts_per_token
-    paper.spend(0, 2 * at.tokens * d * shape.experts)
-    rows = _spread(paper, x, share)
-    weights = [paper.leaf(shape.experts * n * d * f, x.size, trained=at.trained) for n in (2, 1)]
-    both = linear(paper, rows, d, 2 * f, trained=at.trained, weight=weights[0])
-    gate, up = split(paper, both, 2)
-    inside = multiply(paper, activate(paper, at, gate), up)
-    made = linear(paper, inside, f, d, trained=at.trained, weight=weights[1])
-    chances = paper.compute((), at.tokens * share, x.size)
-    made = multiply(paper, made, chances)
-    result = _gather(paper, made, share)
-    if shape.shared_expert_width:
-        s = shape.shared_expert_width
-        gate = linear(paper, x, d, s, trained=at.trained)
-        active = activate(paper, at, gate)
-        inside = multiply(paper, active, linear(paper, x, d, s, trained=at.trained))
-        result = add(paper, result, linear(paper, inside, s, d, trained=at.trained))
-    return result
-
-
-def _spread(paper: Paper, x: Value, share: int) -> Value:
-    made, n, size = paper.compute((x,), x.elements * share, x.size), x.elements, x.size
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
-    return made
-
-
-def _gather(paper: Paper, x: Value, share: int) -> Value:
-    made, n, size = paper.compute((x,), x.elements // share, x.size), x.elements, x.size
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
-    return made

@@ -17,6 +17,8 @@ __all__ = [
     "Sizes",
     "adapter_sizes",
     "check_fallback",
+    "check_precision",
+    "compute_precision",
     "gradient_size",
     "moment_sizes",
     "statistics_count",
@@ -43,7 +45,12 @@ PRECISIONS = {
     "autocast": _FP32,
     "bf16": _HALF,
 }
-"""Mixed keeps an fp32 master beside half weights; autocast keeps fp32 weights alone."""
+"""Mixed keeps an fp32 master beside half weights; autocast keeps fp32 weights alone.
+
+These are names of recipes: what is stored. `costs_from_shape` and the formulas of activations ask
+for what is computed in, which `compute_precision` gives: "bf16" is both, a recipe without a master.
+"""
+_COMPUTE = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 
 BASES = {
     "fp32": Fraction(4),
@@ -71,6 +78,22 @@ OPTIMIZERS = {
 }
 """Moments of a parameter's size that an optimizer keeps, what it factors or quantises apart."""
 _WITH_FALLBACK = ("muon", "adam-8bit")
+
+
+def check_precision(value: object) -> str:
+    """A recipe's name; a name of what is computed in is told apart, where it is no recipe."""
+    if value == "fp16":
+        raise InvalidRecipe(
+            "precision='fp16' names what costs_from_shape computes in, not how weights are kept; "
+            "say 'fp16-mixed' (fp16 weights without an fp32 master do not train)"
+        )
+    return check_choice("precision", value, PRECISIONS, InvalidRecipe)
+
+
+def compute_precision(precision: str) -> str:
+    """What a recipe computes in, as `costs_from_shape` calls it; other names as they are."""
+    # What is no text is left to the check that names the choices.
+    return _COMPUTE.get(precision, precision) if isinstance(precision, str) else precision
 
 
 def moment_sizes(optimizer: str, sizes: Sizes) -> tuple[Fraction, int]:

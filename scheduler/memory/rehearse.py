@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from scheduler.memory.attend import attend
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.kernels import add, cast, linear, unary
-from scheduler.memory.modules import mixture, mlp, norm
+from scheduler.memory.mixture import mixture
+from scheduler.memory.modules import mlp, norm
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting
 
@@ -74,31 +75,35 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
 
 def block(paper: Paper, at: Setting, x: Value) -> Value:
     """Run one block of the shape."""
-    residual = x
-    x = norm(paper, at, x)
     if at.shape.parallel:
-        return _parallel(paper, at, residual, x)
-    x, _probabilities = attend(paper, at, x)
-    attended = x
-    if at.shape.family != "gpt2":
-        del attended  # GPT-2's block refers to it to its end
+        return _parallel(paper, at, x)
+    # GPT-2's block refers to the normed inputs until the sums are made, and to the attention's
+    # output to its end; the others let go of each when its part has run.
+    holds = at.shape.family == "gpt2"
+    normed = norm(paper, at, x)
+    attended, _probabilities = attend(paper, at, normed)
+    if not holds:
+        del normed
     if at.shape.norms == 4:
-        x = norm(paper, at, x)
-    x = add(paper, residual, x)
-    residual = x
-    x = norm(paper, at, x)
-    x = (mixture if at.shape.experts else mlp)(paper, at, x)
+        attended = norm(paper, at, attended)
+    x = add(paper, x, attended)
+    if not holds:
+        del attended
+    normed = norm(paper, at, x)
+    made = (mixture if at.shape.experts else mlp)(paper, at, normed)
+    if not holds:
+        del normed
     if at.shape.norms == 4:
-        x = norm(paper, at, x)
-    return add(paper, residual, x)
+        made = norm(paper, at, made)
+    return add(paper, x, made)
 
 
-def _parallel(paper: Paper, at: Setting, given: Value, x: Value) -> Value:
+def _parallel(paper: Paper, at: Setting, given: Value) -> Value:
+    x = norm(paper, at, given)
     attended, _probabilities = attend(paper, at, x)
     x = norm(paper, at, given)
     x = mlp(paper, at, x)
-    x = add(paper, x, attended)
-    return add(paper, x, given)
+    return add(paper, add(paper, x, attended), given)
 
 
 def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:

@@ -97,6 +97,11 @@ class Setting:
         return self.batch * self.sequence
 
     @property
+    def masked(self) -> bool:
+        """Whether a fused attention gets a mask: causality alone needs none."""
+        return self.padding_mask or 0 < self.shape.window <= self.sequence
+
+    @property
     def trained(self) -> bool:
         """Whether the model's own weights get gradients."""
         return self.train == "full"

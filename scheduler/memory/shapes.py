@@ -20,8 +20,15 @@ ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
 
 _AT_LEAST_ONE = ("layers", "width", "heads", "kv_heads", "head_width", "mlp_width", "vocabulary")
-_AT_LEAST_ZERO = ("positions", "experts", "experts_per_token", "shared_expert_width")
-_FLAGS = ("gated", "tied", "parallel", "qk_norm")
+_AT_LEAST_ZERO = (
+    "positions",
+    "experts",
+    "experts_per_token",
+    "shared_expert_width",
+    "rotary_width",
+    "window",
+)
+_FLAGS = ("gated", "tied", "parallel", "qk_norm", "shares_divided")
 _BIASES = ("qkv_bias", "output_bias", "mlp_bias", "norm_bias", "head_bias")
 
 
@@ -57,6 +64,13 @@ class Shape:
     experts, experts_per_token, shared_expert_width
         Of a mixture of experts; 0 experts: a dense MLP. A shared expert of this width runs on
         every token behind a gate of its own (d weights), as in Qwen2-MoE; 0: none.
+    shares_divided
+        The shares of a token's experts are divided by their sum.
+    rotary_width
+        Features of a head that rotary positions turn (0: all). Fewer in GPT-NeoX and some Phi-3.
+    window
+        Tokens that attention looks back, itself included (0: all), in every block. A sequence at
+        least this long needs a mask of its own.
     parallel
         Attention and MLP read the same residual (GPT-NeoX).
     dropout
@@ -94,6 +108,9 @@ class Shape:
     experts: int = 0
     experts_per_token: int = 0
     shared_expert_width: int = 0
+    shares_divided: bool = True
+    rotary_width: int = 0
+    window: int = 0
     parallel: bool = False
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -133,6 +150,11 @@ class Shape:
                 f"{self._what('kv_heads')} must divide its {self.heads} heads, got "
                 f"{self.kv_heads}; choose {', '.join(map(str, divisors))}"
             )
+        if self.rotary_width > self.head_width:
+            raise InvalidShape(
+                f"{self._what('rotary_width')} must be at most its head_width, {self.head_width}, "
+                f"got {self.rotary_width}"
+            )
         if not self.experts and (self.experts_per_token or self.shared_expert_width):
             field = "experts_per_token" if self.experts_per_token else "shared_expert_width"
             raise InvalidShape(
@@ -153,6 +175,11 @@ class Shape:
     def kv_width(self) -> int:
         """G·a, the features of all keys (or all values) of a token."""
         return self.kv_heads * self.head_width
+
+    @property
+    def turned_width(self) -> int:
+        """Features of a head that rotary positions turn, and the width of their tables."""
+        return self.rotary_width or self.head_width
 
     @property
     def attention_parameters(self) -> int:
@@ -258,13 +285,13 @@ def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) ->
     source
         A name that `shape_names` lists; a path to the ``config.json`` of a transformers model, or
         to its directory; the dictionary in such a file; or a shape, returned as it is. Fields of a
-        config that sizes do not depend on are ignored: real files carry dozens of them.
+        config that no size depends on are ignored: real files carry dozens of them.
 
     Raises
     ------
     InvalidShape
-        No shape has this name, or the config lacks a field, has a model_type that is not known,
-        has quantised weights, or describes more than one decoder.
+        No shape has this name; or the config lacks a field, has a field or a model_type that is not
+        known, has quantised weights, or describes more than one decoder.
     """
     if isinstance(source, Shape):
         return source

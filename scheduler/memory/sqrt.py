@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from scheduler.costs import CostGraph
 from scheduler.memory.activations import block_activations
+from scheduler.memory.recipes import compute_precision
 from scheduler.memory.setting import Lora
 from scheduler.memory.shapes import Shape
 from scheduler.report.plantext import peak_text
@@ -65,12 +66,19 @@ def boundary_and_interior(
     c is the block's input, kept in its place: B·S·d elements. a is all that autograd keeps inside
     the block and at its input. In a Llama block in bf16 c = 2·T·d, and with few key-value heads
     and f = 3.5·d, a is about T(16d + 4d + 28d + …) = 24·c: the rule takes the two for equal.
+
+    Parameters
+    ----------
+    shape, batch, sequence, attention, train, lora
+        As for `block_activations`.
+    precision
+        What is computed in, or the name of a recipe: "bf16-mixed" computes in bf16.
     """
     block = block_activations(
         shape,
         batch,
         sequence,
-        precision=precision,
+        precision=compute_precision(precision),
         attention=attention,
         train=train,
         lora=lora,
@@ -95,7 +103,7 @@ def explain(
     Parameters
     ----------
     shape, batch, sequence, precision, attention, train, lora
-        As for `block_activations`.
+        As for `boundary_and_interior`.
     costs
         Of the same model, on which uniform plans are replayed: embedding, head with loss,
         gradients and working memory included.

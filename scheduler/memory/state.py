@@ -15,6 +15,7 @@ from scheduler.memory.recipes import (
     Sizes,
     adapter_sizes,
     check_fallback,
+    check_precision,
     gradient_size,
     moment_sizes,
     statistics_count,
@@ -132,7 +133,8 @@ def training_state(
     optimizer
         One of `OPTIMIZERS`.
     precision
-        One of `PRECISIONS`.
+        One of `PRECISIONS`: how weights are kept. "bf16" is weights, gradients and moments in bf16
+        without a master; `costs_from_shape` calls "bf16" what "bf16-mixed" computes in as well.
     gradient_dtype
         "fp32", "bf16" or "fp16"; else that of the weights.
     gradient_accumulation
@@ -140,8 +142,9 @@ def training_state(
     trainable_parameters
         How many of P train. Else all, or none with LoRA or a frozen `base`.
     lora_parameters, lora_dtype
-        P_a, of adapters, which train by the same recipe: 2P + 16·P_a. A `lora_dtype` of "fp32",
-        "bf16" or "fp16" keeps and optimises them in it without a master copy (16, 8, 8 with Adam).
+        P_a, at most P, of adapters, which train by the same recipe: 2P + 16·P_a. A `lora_dtype` of
+        "fp32", "bf16" or "fp16" keeps and optimises them in it without a master copy (16, 8, 8 with
+        Adam).
     base
         How weights that do not train are stored, one of `BASES`; else as those that train.
     quantized_parameters
@@ -162,7 +165,7 @@ def training_state(
     sequence_parallel
         1, or `tensor_parallel`, whose GPUs it uses.
     expert_parameters
-        How many of P are in experts: `Shape.routed_parameters`.
+        How many of P are in experts: `Shape.routed_parameters`; needed with `expert_parallel`.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def training_state(
     """
     total = check_count("parameters", parameters, InvalidRecipe)
     optimizer = check_choice("optimizer", optimizer, OPTIMIZERS, InvalidRecipe)
-    precision = check_choice("precision", precision, PRECISIONS, InvalidRecipe)
+    precision = check_precision(precision)
     sharding = resolve_sharding(
         zero,
         gpus,
@@ -182,7 +185,12 @@ def training_state(
         expert=expert_parallel,
     )
     experts = _part("expert_parameters", expert_parameters, total, "parameters")
-    adapters = check_count("lora_parameters", lora_parameters, InvalidRecipe, 0)
+    if sharding.expert > 1 and not experts:
+        raise InvalidRecipe(
+            f"expert_parallel={sharding.expert} divides experts; say how many of the parameters "
+            "are in them by expert_parameters (of a shape: its routed_parameters), or leave it out"
+        )
+    adapters = _part("lora_parameters", lora_parameters, total, "parameters of the model")
     frozen_by_default = adapters or base is not None
     trained = (
         (0 if frozen_by_default else total)
@@ -207,6 +215,8 @@ def training_state(
     fallback = _part("adamw_parameters", adamw_parameters, trained + adapters, "trained ones")
     check_fallback(optimizer, fallback)
     groups = [(own, trained, trained_experts), (lora, adapters, 0)]
+    # It changes the sum, so the recipe names it.
+    summed = f"{gradient_dtype or 'fp32'} gradients" if forced else ""
     statistics = statistics_count(optimizer, factored_statistics, trained, adapters)
 
     sharded = sharding.stage >= 1
@@ -218,7 +228,7 @@ def training_state(
         master_bytes=master,
         moments_bytes=_moments(optimizer, groups, fallback, statistics, sharding),
         adapters_bytes=lora.weight * sharding.share(adapters, 0, sharding.stage >= 3),
-        recipe=", ".join(part for part in (optimizer, precision, str(sharding)) if part),
+        recipe=", ".join(part for part in (optimizer, precision, summed, str(sharding)) if part),
     )
 
 

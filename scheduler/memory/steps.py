@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from scheduler.costs import CostGraph
+from scheduler.layers import LayerCost
 from scheduler.report.plantext import peak_text
 from solvers import registry
 from solvers.replay import Step, replay
 from solvers.schedule import Backward, keep_all
 from solvers.solution import Infeasible
 
-__all__ = ["Moment", "keep_all_peak", "kept_bytes", "moments", "smallest_peak"]
+__all__ = [
+    "Moment",
+    "keep_all_peak",
+    "kept_bytes",
+    "moments",
+    "smallest_peak",
+    "with_gradient",
+    "with_working",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +104,23 @@ def smallest_peak(costs: CostGraph) -> tuple[int, str]:
         items = error.items
     done = replay(chain, items)
     return done.peak_bytes, peak_text(done.peak_action, [layer.name for layer in chain.layers])
+
+
+def with_gradient(layer: LayerCost, stays: int, passes: int) -> LayerCost:
+    """The layer whose backward leaves `stays` bytes of gradients, and meanwhile has `passes`."""
+    return replace(
+        layer,
+        gradient_bytes=stays,
+        backward_transient_bytes=layer.backward_transient_bytes + passes,
+    )
+
+
+def with_working(layer: LayerCost, size: int) -> LayerCost:
+    """The layer with `size` bytes more of working memory in all it does."""
+    drop = layer.drop_transient_bytes
+    return replace(
+        layer,
+        forward_transient_bytes=layer.forward_transient_bytes + size,
+        drop_transient_bytes=None if drop is None else drop + size,
+        backward_transient_bytes=layer.backward_transient_bytes + size,
+    )

@@ -8,23 +8,30 @@ from math import ceil
 from typing import TypeAlias
 
 from scheduler.costs import CostGraph
-from scheduler.layers import LayerCost
-from scheduler.memory.checks import check_choice, check_flag
+from scheduler.errors import InvalidCosts
+from scheduler.memory.checks import check_choice
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
-from scheduler.memory.recipes import BASES, PRECISIONS
+from scheduler.memory.recipes import (
+    BASES,
+    DTYPES,
+    PRECISIONS,
+    check_precision,
+    compute_precision,
+    gradient_size,
+)
 from scheduler.memory.setting import TRAINED, Lora, linears, setting
 from scheduler.memory.shapes import Shape
 from scheduler.memory.sharding import Sharding, resolve_sharding
 from scheduler.memory.state import State, training_state
+from scheduler.memory.steps import with_gradient, with_working
 
 __all__ = ["UPDATES", "Efficiency", "Training"]
 
 UPDATES = ("fused", "foreach")
 Efficiency: TypeAlias = float | tuple[float, float] | None
 
-_COMPUTE = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 _BLOCKS = ("nf4", "nf4-double")
 
 
@@ -48,9 +55,13 @@ class Training:
     update
         "fused": the optimizer's step needs nothing more. "foreach": torch's default for optimizers
         made by hand, which holds one temporary the size of all parameters it updates.
-    accumulate
-        Gradients of earlier micro-batches are there from the start, in their own dtype; the step
-        looked at is one that adds to them.
+    gradient_dtype
+        What gradients are kept in: see `training_state`. Backwards make them in the dtype of their
+        weights (of their adapters) all the same.
+    gradient_accumulation
+        Gradients of earlier micro-batches are there from the start, in fp32 unless `gradient_dtype`
+        says otherwise (with plain torch, whose sums are in the dtype of the weights, it must); the
+        step looked at is one that adds to them.
 
     Raises
     ------
@@ -70,7 +81,8 @@ class Training:
     loss: str = "hf"
     base: str | None = None
     update: str = "fused"
-    accumulate: bool = False
+    gradient_dtype: str | None = None
+    gradient_accumulation: bool = False
     efficiency: Efficiency = None
     state: State = field(init=False)
     sharding: Sharding = field(init=False)
@@ -78,10 +90,13 @@ class Training:
     def __post_init__(self) -> None:
         """Check the recipe and count its state."""
         load_gpu(self.gpu).at(self.efficiency)
-        check_choice("precision", self.precision, PRECISIONS, InvalidRecipe)
+        check_precision(self.precision)
         check_choice("train", self.train, TRAINED, InvalidRecipe)
         check_choice("update", self.update, UPDATES, InvalidRecipe)
-        check_flag("accumulate", self.accumulate, InvalidRecipe)
+        asked = gradient_size(self.gradient_dtype, self.gradient_accumulation)
+        if self.train == "frozen" and asked:
+            what = "gradient_dtype" if self.gradient_dtype else "gradient_accumulation"
+            raise InvalidRecipe(f"train='frozen' makes no gradients; leave out {what}")
         if self.base is not None:
             check_choice("base", self.base, BASES, InvalidRecipe)
             if self.train == "full":
@@ -97,7 +112,23 @@ class Training:
     @property
     def compute(self) -> str:
         """The precision as `costs_from_shape` calls it."""
-        return _COMPUTE.get(self.precision, self.precision)
+        return compute_precision(self.precision)
+
+    @property
+    def gradients(self) -> str | None:
+        """The dtype that gradients are kept in; None where no weight trains."""
+        if self.train == "frozen":
+            return None
+        if self.gradient_dtype is not None:
+            return self.gradient_dtype
+        return "fp32" if self.gradient_accumulation else self._made
+
+    @property
+    def _made(self) -> str:
+        """The dtype that a backward makes gradients in: that of the weights it trains."""
+        if self.lora is not None:
+            return self.lora.dtype
+        return "fp32" if self.precision == "autocast" else self.compute
 
     def unsharded_costs(self, batch: int, sequence: int) -> CostGraph:
         """`costs_from_shape`: every gradient and weight whole on the GPU."""
@@ -117,25 +148,47 @@ class Training:
     def costs(self, batch: int, sequence: int) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
 
-        With ZeRO-2 and 3 over N GPUs a layer's gradient is whole while its backward runs (it is
-        reduced then), so g/N stay and the rest is working memory of that backward.
+        A layer's gradients are made whole, in the dtype of its weights. What of them is kept is
+        `gradient_bytes`, the rest working memory of its backward:
+
+        - ZeRO-2 and 3 over N GPUs keep a part of 1/N, of whole parameters; the others are reduced.
+        - Another `gradient_dtype` is a tensor of its own: the made one passes beside the kept one.
+        - With `gradient_accumulation` nothing is made to stay: the sums are there from the start
+          (in `state`), and the made one passes until it is added.
+
+        The last two are upper bounds: torch casts and adds parameter by parameter.
 
         With ZeRO-3 a layer's weights are whole while it runs, and those of the layer that runs
         next are fetched meanwhile: both are working memory, forward and backward.
 
-        With `accumulate` no gradient is made to stay: a layer's new one is working memory of its
-        backward until it is added. That is an upper bound: torch adds parameter by parameter.
-
         A base in blocks of 4 bits is turned into 2 bytes a weight for each product: working memory
         of the block's largest linear layer.
+
+        Raises
+        ------
+        InvalidRecipe
+            Also where sizes are so large that a step's bytes or times pass 2**62.
         """
+        try:
+            costs = self._costs(batch, sequence)
+            costs.to_chain()  # it adds up all times
+        except InvalidCosts as error:
+            share = "" if self.efficiency is None else ", or a larger efficiency"
+            raise InvalidRecipe(
+                f"batch {batch} × sequence {sequence} is too large to count: bytes or nanoseconds "
+                f"of a step pass 2**62; give a smaller batch or sequence{share}"
+            ) from error
+        return costs
+
+    def _costs(self, batch: int, sequence: int) -> CostGraph:
         costs = self.unsharded_costs(batch, sequence)
         layers = costs.layers
         n, stage = self.sharding.data, self.sharding.stage
-        if self.accumulate:
-            layers = tuple(_with_gradient(layer, 0) for layer in layers)
-        elif stage >= 2 and n > 1:
-            layers = tuple(_with_gradient(la, -(-la.gradient_bytes // n)) for la in layers)
+        if self.gradients is not None:
+            made, kept = DTYPES[self._made], DTYPES[self.gradients]
+            over = n if stage >= 2 else 1
+            parts = [self._gradient(layer.gradient_bytes, made, kept, over) for layer in layers]
+            layers = tuple(with_gradient(la, *part) for la, part in zip(layers, parts, strict=True))
         working = [0] * len(layers)
         if stage == 3 and n > 1:
             sizes = self._weights_of_layers(len(layers))
@@ -150,8 +203,15 @@ class Training:
             inner = range(1, len(layers) - 1)
             working = [size + largest * (i in inner) for i, size in enumerate(working)]
         if any(working):
-            layers = tuple(_with_working(la, w) for la, w in zip(layers, working, strict=True))
+            layers = tuple(with_working(la, w) for la, w in zip(layers, working, strict=True))
         return replace(costs, layers=layers)
+
+    def _gradient(self, whole: int, made: int, kept: int, over: int) -> tuple[int, int]:
+        """What stays and what passes of a layer's gradients, `whole` bytes of `made` each."""
+        if self.gradient_accumulation:
+            return 0, whole
+        stays = kept * -(-(whole // made) // over)
+        return stays, whole - stays if made == kept else whole
 
     def temporaries_bytes(self) -> int:
         """What the optimizer's step needs on top of gradients: one of its parameters' size."""
@@ -174,10 +234,17 @@ class Training:
         shape, full = self.shape, self.train == "full"
         adapters = self._adapter_parameters()
         if self.lora is not None:
+            if adapters > shape.parameters:
+                raise InvalidRecipe(
+                    f"adapters of rank {self.lora.rank} have {adapters:,} parameters, more than "
+                    f"the {shape.parameters:,} of {shape.name}; choose a smaller rank"
+                )
             return training_state(
                 shape.parameters,
                 optimizer=self.optimizer,
                 precision=self.precision,
+                gradient_dtype=self.gradient_dtype,
+                gradient_accumulation=self.gradient_accumulation,
                 lora_parameters=adapters,
                 lora_dtype=self._lora_dtype(),
                 base=self.base,
@@ -190,6 +257,8 @@ class Training:
             shape.parameters,
             optimizer=self.optimizer,
             precision=self.precision,
+            gradient_dtype=self.gradient_dtype,
+            gradient_accumulation=self.gradient_accumulation,
             trainable_parameters=None if full else 0,
             base=self.base,
             quantized_parameters=self._quantized(),
@@ -257,24 +326,3 @@ class Training:
             adapters = own * self._adapter_parameters() // shape.layers
         block = ceil(stored * shape.block_parameters) + adapters
         return [ends[0], *[block] * (count - 2), ends[1]]
-
-
-def _with_gradient(layer: LayerCost, part: int) -> LayerCost:
-    """The layer of whose gradient `part` stays; the rest is working memory of its backward."""
-    passing = layer.gradient_bytes - part
-    return replace(
-        layer,
-        gradient_bytes=part,
-        backward_transient_bytes=layer.backward_transient_bytes + passing,
-    )
-
-
-def _with_working(layer: LayerCost, size: int) -> LayerCost:
-    """The layer with `size` bytes more of working memory in all it does."""
-    drop = layer.drop_transient_bytes
-    return replace(
-        layer,
-        forward_transient_bytes=layer.forward_transient_bytes + size,
-        drop_transient_bytes=None if drop is None else drop + size,
-        backward_transient_bytes=layer.backward_transient_bytes + size,
-    )

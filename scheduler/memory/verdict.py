@@ -69,6 +69,9 @@ class Fit:
         The fastest plan that fits; None when none does.
     limits
         None when they were not searched.
+    trained_positions
+        Tokens that the model has positions for: those it has learned, or what its config calls
+        max_position_embeddings; None where that is not known.
     """
 
     training: Training
@@ -83,6 +86,7 @@ class Fit:
     set_by: str
     plan: Plan | None
     limits: Limits | None
+    trained_positions: int | None = None
 
     @property
     def shape(self) -> Shape:
@@ -124,13 +128,38 @@ class Fit:
         """Time that the plan loses to recomputation; None without a plan."""
         return None if self.plan is None else self.plan.overhead
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the sequences, in sentences without their full stop."""
+        most, name = self.trained_positions, self.shape.name
+        if most is None:
+            return ()
+        found = []
+        if self.sequence > most:
+            found.append(
+                f"the sequence of {self.sequence:,} is beyond the {most:,} positions that {name} "
+                "was configured for (max_position_embeddings)"
+            )
+        longest = 0 if self.limits is None else self.limits.sequence_checkpointed
+        if self.shape.positions and longest >= most:
+            found.append(
+                f"{name} has learned {most:,} positions: no sequence can be longer, whatever "
+                "memory is left"
+            )
+        elif longest > most:
+            found.append(
+                f"the longest sequences are by memory alone: {name} was configured for {most:,} "
+                "positions (max_position_embeddings)"
+            )
+        return tuple(found)
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""
         training = self.training
         names = ("precision", "optimizer", "zero", "gpus", "train", "attention", "loss")
-        recipe = {
-            name: getattr(training, name) for name in (*names, "base", "update", "accumulate")
-        }
+        recipe = {name: getattr(training, name) for name in (*names, "base", "update")}
+        recipe["gradient_dtype"] = training.gradients
+        recipe["gradient_accumulation"] = training.gradient_accumulation
         plan = None if self.plan is None else {**self.plan.to_dict(), "overhead": self.overhead}
         return {
             "model": self.shape.name,
@@ -154,6 +183,8 @@ class Fit:
             "set_by": self.set_by,
             "overhead": self.overhead,
             "limits": None if self.limits is None else asdict(self.limits),
+            "trained_positions": self.trained_positions,
+            "notes": list(self.notes),
             "plan": plan,
         }
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
-from solvers.graph.greedy import by_distance, evicting
 from solvers.graph.lowering import Operations, lower
-from solvers.graph.problem import ComputeGraph
+from solvers.graph.methods import METHODS, WORK, find_best
+from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.search import Search
 from solvers.graph.solution import (
     Graph,
@@ -21,74 +20,7 @@ from solvers.graph.solution import (
 )
 from solvers.solution import Unsuitable
 
-__all__ = ["METHODS", "MOST_OPERATIONS", "GraphMethod", "is_training", "solve"]
-
-MOST_OPERATIONS = 1500
-"""Beyond so many operations nothing is proven: the program grows with their square."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphMethod:
-    """One way to make a schedule; see `solvers.registry.Method`."""
-
-    name: str
-    accepts: str
-    promises: str
-
-
-_ANY = "Any graph."
-
-METHODS = MappingProxyType(
-    {
-        method.name: method
-        for method in (
-            GraphMethod(
-                "keep-all",
-                _ANY,
-                "Runs nothing again: no schedule is faster, and in this order none needs more.",
-            ),
-            GraphMethod(
-                "greedy",
-                _ANY,
-                "Frees what is cheapest to do without whenever memory is short; no proof.",
-            ),
-            GraphMethod(
-                "rounding",
-                f"Graphs of at most {MOST_OPERATIONS:,} operations.",
-                "The best schedule rounded from the relaxation of the staged program, with its "
-                "bound.",
-            ),
-            GraphMethod(
-                "intervals",
-                "Compute graphs.",
-                "The best schedule in which a node is retained at most twice, by constraint "
-                "programming; no bound.",
-            ),
-            GraphMethod(
-                "order",
-                "Compute graphs.",
-                "Runs nothing again, in an order of small peak; no proof where it does not fit.",
-            ),
-            GraphMethod(
-                "staged",
-                f"Graphs of at most {MOST_OPERATIONS:,} operations.",
-                "The fastest schedule of its class, by the staged program, proven or with a "
-                "certified gap.",
-            ),
-            GraphMethod(
-                "exhaustive",
-                "Graphs of a dozen operations or so.",
-                "The fastest of all schedules, by searching all.",
-            ),
-            GraphMethod(
-                "auto",
-                _ANY,
-                "The fastest schedule that the methods find together, with the best bound.",
-            ),
-        )
-    }
-)
-"""Methods by name, baselines first."""
+__all__ = ["default_class", "is_training", "solve"]
 
 
 def default_class(graph: Graph) -> PlanClass:
@@ -150,6 +82,8 @@ def solve(
     asked = _Asked(graph, operations, budget, time_limit, threads, report, interrupted)
     if method in ("intervals", "order") and not isinstance(graph, ComputeGraph):
         raise Unsuitable(f"method {method!r} takes compute graphs, not layers with edges")
+    if method == "blocks" and not isinstance(graph, LayerGraph):
+        raise Unsuitable(f"method {method!r} takes layers with edges, not compute graphs")
     if method == "exhaustive" or (method == "auto" and optimal_in is PlanClass.ANY):
         return _any(asked)
     if optimal_in is PlanClass.ANY:
@@ -166,7 +100,7 @@ def solve(
     search = asked.search(optimal_in or default_class(graph))
     _begin(search, start)
     if not search.proven and method != "keep-all":
-        search.run(_WORK[method])
+        search.run(WORK[method])
     return search.solution()
 
 
@@ -233,103 +167,7 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
         return search.solution()
     graph = reordered(asked.graph, order)
     inner = asked.search(PlanClass.STAGED, lower(graph))
-    inner.run(_auto)
+    inner.run(find_best)
     result = inner.solution()
     steps = tuple(order[v] for v in result.steps)  # type: ignore[index]
     return replace(result, steps=steps)
-
-
-def _greedy(search: Search) -> None:
-    search.stage = "eviction"
-    small = len(search.operations) <= MOST_OPERATIONS
-    powers = (1.0, 0.5, 2.0, 0.0) if small else (1.0, 0.5)
-    for power in powers:
-        weight = by_distance(search.operations, power)
-        # The first is quick on all but the largest graphs: some schedule, even out of time.
-        stop = _never if small and power == powers[0] else (lambda: search.over)
-        runs = evicting(search.operations, search.budget, search.plan_class, weight, stop)
-        if runs is not None:
-            search.offer(runs)
-        if search.over:
-            return
-
-
-def _never() -> bool:
-    return False
-
-
-def _intervals(search: Search) -> None:
-    from solvers.graph.intervals import solve_intervals
-
-    graph = search.operations.graph
-    assert isinstance(graph, ComputeGraph)
-    search.stage = "retention intervals"
-    schedule = solve_intervals(
-        graph,
-        search.budget,
-        time_limit=search.remaining(),
-        workers=search.threads,
-        forward_only=search.plan_class is PlanClass.FORWARD,
-        interrupted=lambda: search.over,
-    )
-    if schedule is not None:
-        search.offer_steps(schedule)
-
-
-def _order(search: Search) -> None:
-    from solvers.graph.order import reorder
-
-    graph = search.operations.graph
-    assert isinstance(graph, ComputeGraph)
-    search.stage = "order"
-    search.offer_steps(reorder(graph, search.budget, interrupted=lambda: search.over))
-
-
-def _rounding(search: Search) -> None:
-    _check_size(search, "rounding")
-    from solvers.graph.staged import relax
-
-    relax(search)
-
-
-def _staged(search: Search) -> None:
-    _check_size(search, "staged")
-    _prove(search)
-
-
-def _auto(search: Search) -> None:
-    if len(search.operations) > MOST_OPERATIONS:
-        _greedy(search)
-        search.note = (
-            f"{len(search.operations):,} operations are more than the {MOST_OPERATIONS:,} about "
-            "which something can be proven: this is the best of several evictions"
-        )
-        return
-    _prove(search)
-
-
-def _prove(search: Search) -> None:
-    from solvers.graph.staged import prove
-
-    _greedy(search)
-    if not search.over:
-        prove(search)
-
-
-def _check_size(search: Search, method: str) -> None:
-    n = len(search.operations)
-    if n > MOST_OPERATIONS:
-        raise Unsuitable(
-            f"method {method!r} takes at most {MOST_OPERATIONS:,} operations, these are {n:,}; "
-            "method 'auto' then evicts, without a proof"
-        )
-
-
-_WORK: dict[str, Callable[[Search], None]] = {
-    "greedy": _greedy,
-    "rounding": _rounding,
-    "intervals": _intervals,
-    "order": _order,
-    "staged": _staged,
-    "auto": _auto,
-}
