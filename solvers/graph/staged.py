@@ -25,8 +25,11 @@ _LARGEST_COST = 1e5
 _DOUBT = 1e-4
 """How far a scaled bound may be too high: HiGHS's dual tolerance, 1e-7, over many columns."""
 
-_INTERVALS = 20.0
-"""Most seconds that retention intervals may take for a first schedule."""
+_INTERVALS = 15.0
+"""Most seconds that retention intervals may take for a good first schedule."""
+
+_CLOSE = 0.1
+"""Best time over bound at which branch and bound needs no better schedule to begin with."""
 
 _SLACK = 1e-6
 """Share of the budget by which HiGHS may break a row: replay decides what is within it."""
@@ -71,9 +74,17 @@ class _Proof:
             return
         self._fix_by_cost()
         self._fix_by_reduced_cost(answer)
-        if self.search.time is None:
+        if self._far_apart():
             self._intervals()
-        self._integers()
+            self._fix_by_cost()
+            self._fix_by_reduced_cost(answer)
+        if not self.search.over:
+            self._integers()
+
+    def _far_apart(self) -> bool:
+        """Whether a better first schedule is worth the time: it prunes the most."""
+        best, bound = self.search.time, self.search.lower_bound
+        return best is None or best > bound * (1 + _CLOSE)
 
     def relax(self) -> Answer | None:
         """The solved relaxation; None: a limit came first, or nothing fits."""
@@ -178,7 +189,7 @@ class _Proof:
                 return
 
     def _intervals(self) -> None:
-        """Retention intervals, where rounding found no schedule: a first one prunes the most."""
+        """Retention intervals, where eviction and rounding found no good schedule."""
         from solvers.graph.intervals import solve_intervals
 
         search, graph = self.search, self.search.operations.graph
