@@ -32,29 +32,6 @@ class Skip(nn.Module):
         return x + start if self.around else x
 
 
-class Biased(nn.Module):
-    """Every block is handed a learned bias."""
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = block()
-
-        def forward(self, x: torch.Tensor, bias: torch.Tensor) -> Any:
-            return self.inner(x) + bias
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Linear(8, 8)
-        self.blocks = nn.ModuleList(self.Block() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        bias = self.bias(x)
-        for inner in self.blocks:
-            x = inner(x, bias)
-        return x
-
-
 @pytest.mark.parametrize("fake", [False, True])
 def test_a_skip_around_all_blocks_is_refused(fake: bool) -> None:
     model = Skip()
@@ -62,8 +39,3 @@ def test_a_skip_around_all_blocks_is_refused(fake: bool) -> None:
         profile(model, torch.randn(4, 8), lambda y: y.sum(), fake=fake)
     model.around = False
     assert len(profile(model, torch.randn(4, 8), lambda y: y.sum(), fake=fake)) == 5
-
-
-def test_a_second_tensor_with_a_gradient_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="is handed a second tensor"):
-        profile(Biased(), torch.randn(4, 8), lambda y: y.sum())

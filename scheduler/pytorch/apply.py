@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
-import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from scheduler.errors import InvalidPlan, UnsupportedModel
 from scheduler.plan import Plan
-from scheduler.pytorch.blocks import (
-    Call,
-    Replaced,
-    check_unwrapped,
-    same_leaves,
-    split_output,
-    switch_off_cache,
-)
-from scheduler.pytorch.isolate import buffer_versions
+from scheduler.pytorch.blocks import check_unwrapped, switch_off_cache
+from scheduler.pytorch.coverage import Coverage
+from scheduler.pytorch.recompute import Recomputation
+from scheduler.pytorch.segment import Block, Segment
 from scheduler.text import ordinal
-from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
+from solvers.schedule import Checkpoint, Item, Keep
+
+__all__ = ["Handle", "Recomputation", "apply"]
+
+_FRAMES_A_LEVEL = 6
+"""Python frames that each level of nested checkpoints takes, in torch and here."""
+_OTHER_FRAMES = 200
+"""Those left for the training script, and for the model."""
 
 
 def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
@@ -37,14 +34,16 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
     nests), from the replaced forward of its first block; the segment's other blocks then pass on
     what they are given. Parameter names, hooks and the state dict stay as they were. Without
-    gradients everything runs as before. A generation cache is switched off.
+    gradients everything runs as before. A generation cache is switched off. The model can be
+    copied, pickled and saved whole with the plan on it.
 
     Parameters
     ----------
     plan
         A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
     model
-        The model that was profiled, or one with the same blocks.
+        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
+        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
     blocks
         What `profile` was given: "auto", where the plan must have every block of a stack, or
         names, which must be those of the plan.
@@ -57,28 +56,27 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     Raises
     ------
     InvalidPlan
-        The plan's layers are not the model's blocks, or it uses options.
+        The plan's layers are not the model's blocks, it uses options, nests deeper than Python
+        goes, or is one of a graph.
     UnsupportedModel
-        The model checkpoints already.
+        The model checkpoints already, or is wrapped in something that the plan does not survive.
     """
+    _check_kind(plan)
+    model = _inside(model)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
-    for item in _all_items(plan.items):
-        if isinstance(item, Keep) and item.option is not None:
-            raise InvalidPlan(
-                f"the plan keeps {plan.layers[item.layer]!r} with option {item.option!r}; options "
-                "cannot be applied to a model yet: solve costs without them"
-            )
-    handle = Handle(plan)
-    for item in plan.items:
-        if isinstance(item, Checkpoint):
-            members = range(item.first, item.last + 1)
-            run = [_Block(model.get_submodule(names[i]), names[i]) for i in members]
-            segment = _Segment(item, run)
-            for block in run:
-                block.segment = segment
-                block.put()
-            handle.blocks.extend(run)
+    handle = Handle(plan, model)
+    segments = [item for item in plan.items if isinstance(item, Checkpoint)]
+    runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
+    for run in runs:
+        _check_run(run)
+    for item, run in zip(segments, runs, strict=True):
+        members = [Block(module, name) for name, module in run]
+        segment = Segment(item, members)
+        for block in members:
+            block.segment = segment
+            block.put()
+        handle.blocks.extend(members)
     handle.configs = switch_off_cache(model)
     return handle
 
@@ -94,7 +92,8 @@ class Handle:
     """
 
     plan: Plan
-    blocks: list[_Block] = field(default_factory=list, repr=False)
+    _model: nn.Module = field(repr=False)
+    blocks: list[Block] = field(default_factory=list, repr=False)
     configs: list[Any] = field(default_factory=list, repr=False)
 
     def remove(self) -> None:
@@ -106,13 +105,12 @@ class Handle:
             config.use_cache = True
         self.configs.clear()
 
-    def report(self) -> list[tuple[str, str]]:
-        """Name each layer and say what happens to it: kept, or checkpointed with which others."""
-        lines = []
-        for item in self.plan.items:
-            for i in range(first_of(item), last_of(item) + 1):
-                lines.append((self.plan.layers[i], _describe(item, self.plan.layers)))
-        return lines
+    def report(self) -> Coverage:
+        """Say for each layer what the plan wants and what the model does at this moment.
+
+        Print it, or look a layer's plan up in it; ``report().ok`` when the two are the same.
+        """
+        return Coverage.of(self.plan, self._model, self.blocks)
 
     def __enter__(self) -> Handle:
         return self
@@ -126,12 +124,64 @@ class Handle:
         self.remove()
 
 
-def _describe(item: Item, layers: Sequence[str]) -> str:
-    if isinstance(item, Keep):
-        return "keep"
-    if item.first == item.last:
-        return "checkpoint"
-    return f"checkpoint {layers[item.first]} to {layers[item.last]}"
+def _check_kind(plan: Plan) -> None:
+    if not hasattr(plan, "items"):
+        raise InvalidPlan(
+            "this is the plan of a graph, which has steps in place of items; apply it with "
+            "apply_graph(plan.steps, trace(model, inputs), model)"
+        )
+    for item in _all_items(plan.items):
+        if isinstance(item, Keep) and item.option is not None:
+            raise InvalidPlan(
+                f"the plan keeps {plan.layers[item.layer]!r} with option {item.option!r}; options "
+                "cannot be applied to a model yet: solve costs without them"
+            )
+    deepest = (sys.getrecursionlimit() - _OTHER_FRAMES) // _FRAMES_A_LEVEL
+    if plan.depth > deepest:
+        needed = plan.depth * _FRAMES_A_LEVEL + _OTHER_FRAMES
+        raise InvalidPlan(
+            f"the plan nests {plan.depth} checkpoints, and Python's recursion limit lets torch "
+            f"nest {deepest}; call sys.setrecursionlimit({needed}) first, or solve for a larger "
+            "budget, whose plans nest less"
+        )
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """The model in its wrapper."""
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedModel(
+            "DataParallel copies the model in every step, and the copies would run the plan on the "
+            "first device's weights; use DistributedDataParallel"
+        )
+    if hasattr(model, "_orig_mod"):
+        raise UnsupportedModel(
+            "the model is compiled as a whole, which takes checkpoints apart; compile its blocks "
+            "instead, before the plan is applied: block.forward = torch.compile(block.forward)"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _inside(model.module)
+    return model
+
+
+def _check_run(run: Sequence[tuple[str, nn.Module]]) -> None:
+    """Raise `UnsupportedModel` where blocks cannot run through one checkpoint."""
+    for name, module in run:
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            raise UnsupportedModel(
+                f"block {name!r} was compiled with its hooks by .compile(), which leaves no room "
+                "for a checkpoint around it; compile its forward instead, before the plan is "
+                "applied: block.forward = torch.compile(block.forward)"
+            )
+        if len(run) > 1 and any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+            raise UnsupportedModel(
+                f"block {name!r} is a unit of fully_shard and shares a segment of the plan, from "
+                f"{run[0][0]!r} to {run[-1][0]!r}, with others: their parameters would not be "
+                "gathered; solve with method='every-layer'"
+            )
+
+
+def _members(item: Checkpoint) -> range:
+    return range(item.first, item.last + 1)
 
 
 def _all_items(items: Sequence[Item]) -> Iterator[Item]:
@@ -154,10 +204,7 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     modules = dict(model.named_modules())
     kind, count = type(model).__name__, len(plan.layers)
     checkpointed = {
-        i
-        for item in plan.items
-        if isinstance(item, Checkpoint)
-        for i in range(item.first, item.last + 1)
+        i for item in plan.items if isinstance(item, Checkpoint) for i in _members(item)
     }
     names = [name if name in modules else "" for name in plan.layers]
     for i, name in enumerate(names):
@@ -192,186 +239,3 @@ def _stack_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
     if parents or not isinstance(stack := modules[parent], (nn.ModuleList, nn.Sequential)):
         return blocks
     return [f"{parent}.{name}" if parent else name for name, _ in stack.named_children()]
-
-
-class _Block(Replaced):
-    """The replaced forward of one block."""
-
-    segment: _Segment
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        self.module = module
-        self.name = name
-        self._own = module.__dict__.get("forward")
-        self.original = module.forward
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A bound method is pickled by its name, which leads back here.
-        return {key: value for key, value in self.__dict__.items() if key != "original"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.original = self._own or MethodType(type(self.module).forward, self.module)
-
-    def put(self) -> None:
-        """Take the place of the module's forward."""
-        self.module.forward = self
-
-    def take_away(self) -> None:
-        """Put the module's own forward back."""
-        if self.module.__dict__.get("forward") is not self:
-            return
-        if self._own is None:
-            del self.module.forward
-        else:
-            self.module.forward = self._own
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the whole segment from its first block; pass on at the others."""
-        if not torch.is_grad_enabled():
-            return self.original(*args, **kwargs)
-        call = Call.of(self.name, args, kwargs)
-        if self is self.segment.blocks[0]:
-            return self.segment.run(call)
-        return self.segment.pass_on(self, call)
-
-
-class _Segment:
-    """A checkpointed run of blocks."""
-
-    def __init__(self, item: Checkpoint, blocks: list[_Block]) -> None:
-        self.item = item
-        self.blocks = blocks
-        # What the other blocks must be given, and how each packs it into its own output.
-        self._result: torch.Tensor | None = None
-        self._others: list[Any] = []
-        self._expected = 0
-        self._rebuild: dict[int, Callable[[torch.Tensor], Any]] = {}
-        self._norms = [
-            module
-            for block in blocks
-            for module in block.module.modules()
-            if isinstance(module, _BatchNorm)
-        ]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_result": None, "_others": [], "_expected": 0, "_rebuild": {}}
-
-    def run(self, call: Call) -> Any:
-        """Run all blocks as the plan nests them; the others then pass the result on."""
-        self._result = None  # a step that failed half way may have left one
-        if len(self.blocks) > 1:
-            self._check_hooks()
-        result = self._checkpoint(self.item, call.activation, call.without_activation())
-        if len(self.blocks) > 1:
-            self._result, self._others, self._expected = result, call.others, 1
-        return self._rebuild[self.item.first](result)
-
-    def pass_on(self, block: _Block, call: Call) -> Any:
-        """Return what the block was given, which is the segment's result already."""
-        first = self.blocks[0].name
-        expected = self.blocks[self._expected] if self._result is not None else self.blocks[0]
-        if block is not expected:
-            raise UnsupportedModel(
-                f"block {block.name!r} runs where {expected.name!r} should, of one segment of the "
-                "plan; blocks that are skipped or reordered cannot share a segment"
-            )
-        if call.activation is not self._result:
-            raise UnsupportedModel(
-                f"block {block.name!r} does not receive what block {first!r} returned, though both "
-                "are in one segment of the plan: the model runs code of its own between them, or a "
-                "backward hook is on one of them"
-            )
-        if not same_leaves(call.others, self._others):
-            raise UnsupportedModel(
-                f"block {block.name!r} is called with other arguments than block {first!r}, with "
-                "which it shares a segment of the plan; solve with method='every-layer', or "
-                "profile only blocks that are called alike"
-            )
-        result = self._result
-        self._expected += 1
-        if self._expected == len(self.blocks):
-            self._result, self._others = None, []
-        return self._rebuild[self.item.first + self.blocks.index(block)](result)
-
-    def _check_hooks(self) -> None:
-        for block in self.blocks:
-            if block.module._forward_hooks or block.module._forward_pre_hooks:
-                raise UnsupportedModel(
-                    f"block {block.name!r} has a forward hook and shares a segment of the plan "
-                    "with others, where a hook sees what the segment is given and gives; remove it "
-                    "(it may come from output_hidden_states=True), or solve with "
-                    "method='every-layer'"
-                )
-
-    def _checkpoint(self, item: Checkpoint, activation: torch.Tensor, call: Call) -> torch.Tensor:
-        def body(activation: torch.Tensor) -> torch.Tensor:
-            if self._result is not None:  # a recomputation, and the last forward is not over
-                raise UnsupportedModel(
-                    f"block {self.blocks[self._expected].name!r} was not called, though the plan "
-                    "runs it in one segment with others; blocks that may be skipped cannot share it"
-                )
-            for inner in item.body:
-                activation = self._run_item(inner, activation, call)
-            return activation
-
-        result: torch.Tensor = checkpoint(
-            body,
-            activation,
-            use_reentrant=False,
-            preserve_rng_state=True,
-            context_fn=lambda: (nullcontext(), _Recomputation(self._norms)),
-        )
-        return result
-
-    def _run_item(self, item: Item, activation: torch.Tensor, call: Call) -> torch.Tensor:
-        if isinstance(item, Checkpoint):
-            return self._checkpoint(item, activation, call)
-        block = self.blocks[item.layer - self.item.first]
-        buffers = buffer_versions(block.module)
-        result, rebuild = split_output(block.name, call.run(block.original, activation))
-        if buffers != buffer_versions(block.module):
-            raise UnsupportedModel(
-                f"block {block.name!r} changes a buffer of its own in its forward, which a "
-                "recomputation would do again; a plan must keep it (profile says so in its costs)"
-            )
-        self._rebuild[item.layer] = rebuild
-        return result
-
-
-class _Recomputation:
-    """Let a recomputation repeat its forward: made when that begins, entered for each repetition.
-
-    torch replays its own generators; this replays Python's and numpy's. A batch norm's running
-    statistics count each batch once.
-    """
-
-    def __init__(self, norms: list[_BatchNorm]) -> None:
-        self._norms = norms
-        self._random = _random_states()
-        self._now = self._random
-        self._statistics: list[tuple[float | None, torch.Tensor | None]] = []
-
-    def __enter__(self) -> None:
-        self._now = _random_states()
-        _set_random_states(self._random)
-        self._statistics = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
-        for norm in self._norms:
-            # Not track_running_stats=False: autograd would save fewer tensors than before.
-            norm.momentum, norm.num_batches_tracked = 0.0, None
-
-    def __exit__(self, *error: object) -> None:
-        _set_random_states(self._now)
-        for norm, (momentum, count) in zip(self._norms, self._statistics, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, count
-
-
-def _random_states() -> tuple[Any, Any]:
-    numpy = sys.modules.get("numpy")
-    return random.getstate(), None if numpy is None else numpy.random.get_state()
-
-
-def _set_random_states(states: tuple[Any, Any]) -> None:
-    random.setstate(states[0])
-    if states[1] is not None:
-        sys.modules["numpy"].random.set_state(states[1])

@@ -1,83 +1,20 @@
-"""Find a model's blocks, and handle their calls: which argument is the activation, which is not."""
+"""Handle the calls of blocks: which argument is the activation, which is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.errors import UnsupportedModel
-from scheduler.text import did_you_mean, ordinal
-
-
-def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[str]:
-    """Names of the blocks that a plan may checkpoint, in the order in which they run.
-
-    Parameters
-    ----------
-    model
-        An `nn.Sequential` (its children), or a model with one stack of equal blocks.
-    blocks
-        "auto", or the names themselves, as `model.named_modules()` gives them.
-
-    Raises
-    ------
-    UnsupportedModel
-        No stack, several equally large ones, or a name that is not a module of the model.
-    """
-    if not isinstance(blocks, str):
-        names = list(blocks)
-        modules = dict(model.named_modules())
-        for name in names:
-            if name not in modules or not name:
-                raise UnsupportedModel(
-                    f"{type(model).__name__} has no module {name!r}{did_you_mean(name, modules)}"
-                )
-            if names.count(name) > 1:
-                raise UnsupportedModel(f"block {name!r} is named twice; each runs once in a chain")
-        if not names:
-            raise UnsupportedModel("the list of blocks is empty; name at least one module")
-        return names
-    if blocks != "auto":
-        raise UnsupportedModel(
-            f"blocks must be 'auto' or a list of module names, got {blocks!r}; "
-            f"for one block write blocks=[{blocks!r}]"
-        )
-    if isinstance(model, nn.Sequential) and len(model):
-        return [name for name, _ in model.named_children()]
-    stacks = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _is_stack(module)
-    ]
-    # A stack inside another stack's block is that block's business.
-    outer = [(n, m) for n, m in stacks if not any(n.startswith(f"{o}.") for o, _ in stacks)]
-    if not outer:
-        raise UnsupportedModel(
-            f"no stack of equal blocks was found in {type(model).__name__}; "
-            "name the blocks: blocks=['encoder.0', 'encoder.1', ...]"
-        )
-    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in outer}
-    largest = max(sizes, key=lambda name: sizes[name])
-    rivals = [name for name in sizes if name != largest and 2 * sizes[name] > sizes[largest]]
-    if rivals:
-        raise UnsupportedModel(
-            f"{type(model).__name__} has several stacks of blocks ({largest!r}, {rivals[0]!r}); "
-            "name the blocks of one: blocks=[...]"
-        )
-    stack = dict(outer)[largest]
-    return [f"{largest}.{name}" for name, _ in stack.named_children()]
-
-
-def _is_stack(module: nn.ModuleList | nn.Sequential) -> bool:
-    """At least two children of one class that have children of their own."""
-    kinds = {type(child) for child in module}
-    return len(module) > 1 and len(kinds) == 1 and all(list(c.children()) for c in module)
+from scheduler.pytorch.stacks import find_blocks as find_blocks
+from scheduler.text import ordinal
 
 
 class Replaced:
@@ -124,9 +61,21 @@ class Call:
         return value
 
     def run(self, forward: Callable[..., Any], activation: torch.Tensor) -> Any:
-        """Call `forward` with another activation and everything else as it was."""
+        """Call `forward` with another activation and everything else as it was.
+
+        What its output only passes on of the other arguments is in it as `PassedOn`.
+        """
         args, kwargs = self.arguments(activation)
-        return forward(*args, **kwargs)
+        return self.mark(forward(*args, **kwargs))
+
+    def mark(self, output: Any) -> Any:
+        """Put `PassedOn` in the place of tensors that are arguments, after a sequence's first."""
+        if not isinstance(output, (tuple, list)) or not any(map(torch.is_tensor, output[1:])):
+            return output
+        others = self.others
+        places = {id(leaf): i for i, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)}
+        rest = [PassedOn(places[id(v)], v) if id(v) in places else v for v in output[1:]]
+        return _pack(type(output), [output[0], *rest])
 
     def arguments(self, activation: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with something else as the activation."""
@@ -138,13 +87,43 @@ class Call:
     @property
     def others(self) -> list[Any]:
         """Every leaf of the other arguments, in a fixed order."""
+        return tree_leaves(self._rest())
+
+    def with_others(self, instead: Mapping[int, Any]) -> Call:
+        """Return the same call with something else at places among `others`."""
+        leaves, form = tree_flatten(self._rest())
+        rest = tree_unflatten([instead.get(i, leaf) for i, leaf in enumerate(leaves)], form)
+        activation = self.activation
+        args = tuple(rest.get(i, activation) for i in range(len(self.args)))
+        return Call(args, {key: rest.get(key, activation) for key in self.kwargs}, self.place)
+
+    def _rest(self) -> dict[Any, Any]:
         rest: dict[Any, Any] = {**dict(enumerate(self.args)), **self.kwargs}
         del rest[self.place]
-        return tree_leaves(rest)
+        return rest
 
     def without_activation(self) -> Call:
         """Return the same call without its activation, so that holding it holds nothing large."""
         return Call(*self.arguments(None), self.place)
+
+
+class PassedOn:
+    """In a block's output: an argument of its call, beside the activation, that it passes on.
+
+    Holds the tensor weakly, so that what knows how a block packs its output holds nothing else.
+    """
+
+    def __init__(self, place: int, tensor: torch.Tensor) -> None:
+        self.place = place
+        self._tensor = weakref.ref(tensor)
+
+    def among(self, others: Sequence[Any] | None) -> Any:
+        """Return the argument: of the call with these `others`, or the one that was given."""
+        return self._tensor() if others is None else others[self.place]
+
+
+def _pack(kind: Any, values: list[Any]) -> Any:
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 def same_leaves(mine: list[Any], theirs: list[Any]) -> bool:
@@ -155,8 +134,11 @@ def same_leaves(mine: list[Any], theirs: list[Any]) -> bool:
     )
 
 
-def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
     """The activation in a block's output, and a function that puts another in its place.
+
+    That function is called with the other activation, and perhaps with the other arguments of the
+    call that the output is for, of which the block may pass some on.
 
     Raises
     ------
@@ -164,15 +146,21 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[[torch.
         The output holds no tensor, or more than one: a plan moves one activation.
     """
     if isinstance(output, torch.Tensor):
-        return output, lambda tensor: tensor
-    others = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    if isinstance(output, (tuple, list)) and output and output[0] is not None and len(others) == 1:
+        return output, lambda tensor, others=None: tensor
+    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    if isinstance(output, (tuple, list)) and output and output[0] is not None and len(tensors) == 1:
         kind, rest = type(output), list(output[1:])
+
+        def rebuild(tensor: torch.Tensor, others: Sequence[Any] | None = None) -> Any:
+            again = [v.among(others) if isinstance(v, PassedOn) else v for v in rest]
+            return _pack(kind, [tensor, *again])
+
         if isinstance(output[0], torch.Tensor):
-            return output[0], lambda tensor: kind([tensor, *rest])
+            return output[0], rebuild
     raise UnsupportedModel(
-        f"block {name!r} returns {type(output).__name__} with {len(others)} tensors; a block must "
-        "hand over exactly one tensor (switch off outputs such as attentions or a cache)"
+        f"block {name!r} returns {type(output).__name__} with {len(tensors)} tensors; a block must "
+        "hand over exactly one tensor (switch off outputs such as attentions or a cache; where "
+        "only the first block makes more of them, name the blocks after it)"
     )
 
 

@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from scheduler.memory.gpus import Gpu, load_gpu
+
 
 @dataclass(frozen=True)
 class Roofline:
@@ -25,10 +27,28 @@ class Roofline:
     ----------
     flops_per_second, bytes_per_second
         What it sustains.
+    wide_flops_per_second
+        What it sustains on numbers of more than 16 bits. Default: the same.
     """
 
     flops_per_second: float = 156e12
     bytes_per_second: float = 1.5e12
+    wide_flops_per_second: float | None = None
+
+    @classmethod
+    def of(cls, gpu: str | Gpu) -> Roofline:
+        """A named GPU, at the shares of its data sheet's peaks that `Gpu` documents.
+
+        fp32 products are taken for TF32, which has half of the rate of bf16.
+
+        Raises
+        ------
+        InvalidRecipe
+            No GPU has this name; the nearest and all names are said.
+        """
+        machine = load_gpu(gpu)
+        flops = machine.sustained_flops
+        return cls(flops, machine.sustained_bandwidth, flops / 2)
 
 
 class Clock:
@@ -105,10 +125,16 @@ class _RooflineMode(TorchDispatchMode):
                 if isinstance(leaf, torch.Tensor)
             )
             self.seconds += max(
-                _flops(func, args, kwargs, result) / self._roofline.flops_per_second,
+                _flops(func, args, kwargs, result) / self._rate(result),
                 moved / self._roofline.bytes_per_second,
             )
         return result
+
+    def _rate(self, result: Any) -> float:
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        wide = bool(tensors) and tensors[0].element_size() > 2
+        rate = self._roofline.wide_flops_per_second if wide else None
+        return self._roofline.flops_per_second if rate is None else rate
 
 
 def _moves(func: Any) -> bool:

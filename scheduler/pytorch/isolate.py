@@ -6,8 +6,8 @@ whatever storages are alive and were made by the layer are its saved set, whoeve
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -18,55 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.errors import UnsupportedModel
 from scheduler.layers import LayerCost
-from scheduler.pytorch.blocks import clear_gradients
 from scheduler.pytorch.clock import Clock
+from scheduler.pytorch.gates import Aside
+from scheduler.pytorch.gates import Sink as Sink
+from scheduler.pytorch.gates import Source as Source
+from scheduler.pytorch.gates import gate as gate
 from scheduler.pytorch.tracker import MemoryTracker, storage_bytes
-
-
-class Source(torch.autograd.Function):
-    """Make a tensor the input of a graph, and see its gradient go by.
-
-    ``Source.apply(gate, [tensor], seen)``: the gate is any scalar that requires grad. ``seen`` is
-    called with the gradient, which goes no further; the gate's own graph, if it has one, is run
-    backward next. A plain leaf will not do: it would be held to the end, and its gradient might be
-    copied.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, gate: torch.Tensor, box: list[Any], seen: Callable[[torch.Tensor], Any]
-    ) -> torch.Tensor:
-        """Return the tensor in the box."""
-        ctx.seen = seen
-        ctx.device = gate.device
-        tensor: torch.Tensor = box.pop()
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Show the gradient."""
-        ctx.seen(grad_outputs[0])
-        return torch.ones((), device=ctx.device), None, None
-
-
-class Sink(torch.autograd.Function):
-    """Make a scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, box: list[Any]) -> torch.Tensor:
-        """Return a scalar; hold on to nothing."""
-        ctx.box = box
-        return torch.zeros((), device=tensor.device)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Hand over the gradient, without keeping it."""
-        return ctx.box.pop(), None
-
-
-def gate(device: torch.device) -> torch.Tensor:
-    """Return a leaf that requires grad, to open a graph with."""
-    return torch.zeros((), device=device, requires_grad=True)
 
 
 @dataclass(frozen=True)
@@ -100,12 +57,14 @@ class Peaks:
         forward = max(self.forward_peak, self.drop_peak or 0)
         return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
 
-    def cost(self, name: str, *, held_bytes: int = 0, recomputable: bool = True) -> LayerCost:
-        """Express the peaks as the cost model does, as transients above what it counts.
+    def with_more_in_forward(self, size: int) -> Peaks:
+        """Return the same with `size` bytes more live in every forward, and then let go."""
+        drop = None if self.drop_peak is None else self.drop_peak + size
+        return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
 
-        `held_bytes` are booked as saved beside what the layer saves itself.
-        """
-        x, w = self.output_bytes, self.saved_bytes + held_bytes
+    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
+        """Express the peaks as the cost model does, as transients above what it counts."""
+        x, w = self.output_bytes, self.saved_bytes
         held = w + x * (2 if self.output_saved else 1)
         made = self.input_bytes + self.gradient_bytes
         above = self.backward_peak - held - made
@@ -128,59 +87,112 @@ class Peaks:
         )
 
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Layout = tuple[int, ...]
 
 
-def see_layer(
-    forward: Forward,
-    template: torch.Tensor,
-    needs_grad: bool,
-    clock: Clock,
-    module: nn.Module,
-) -> Peaks:
-    """Profile one layer.
+@dataclass(frozen=True)
+class Task:
+    """A layer to be run by itself.
 
-    Parameters
+    Attributes
     ----------
-    forward
-        Runs the layer: a tensor in, a tensor out.
-    template
-        A tensor like the layer's input; not changed.
-    needs_grad
-        Does the layer's input require a gradient?
-    clock
-        Times it.
     module
-        The layer's own, whose gradients are cleared.
+        The layer's own.
+    run
+        Runs it on an activation and on `sides`: a tensor comes out.
+    template
+        A tensor like its activation; not changed.
+    needs_grad
+        Does the activation require a gradient?
+    sides
+        Tensors beside the activation that require one.
+    waiting
+        For each of these: have later layers made its gradient already?
+    trained
+        All to whose ``.grad`` the layer adds.
+    earlier
+        Those of them to which later layers have given a gradient already.
+    layout
+        Strides of the gradient that the next layer's backward hands it; None: like its output.
+    """
+
+    module: nn.Module
+    run: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
+    template: torch.Tensor
+    needs_grad: bool = True
+    sides: Sequence[torch.Tensor] = ()
+    waiting: Sequence[bool] = ()
+    trained: Sequence[torch.Tensor] = ()
+    earlier: Sequence[torch.Tensor] = ()
+    layout: Layout | None = None
+
+    def clear(self) -> None:
+        """Forget the gradients of an earlier run."""
+        for tensor in self.trained:
+            tensor.grad = None
+
+    def gradient(self, output: torch.Tensor) -> torch.Tensor:
+        """Make a gradient for the layer's output, laid out as the next layer lays it out."""
+        if self.layout is None:
+            return torch.ones_like(output)
+        made = torch.empty_strided(
+            output.size(), self.layout, dtype=output.dtype, device=output.device
+        )
+        return made.fill_(1)
+
+    def forward(
+        self, door: torch.Tensor, box: list[torch.Tensor], gradients: _Gradients | None = None
+    ) -> torch.Tensor:
+        """Run on the activation in the box, which is let go as the layer lets it go."""
+        gradients = gradients or _Gradients()
+        sides = [Aside.apply(door, [side], gradients.of_sides.append) for side in self.sides]
+        gradients.entries = sides
+        if self.needs_grad:
+            return self.run(Source.apply(door, box, gradients.of_input.append), sides)
+        return self.run(box.pop().detach(), sides)
+
+
+class _Gradients:
+    """What comes out of a layer's backward, and where more goes into that of its sides."""
+
+    def __init__(self) -> None:
+        self.of_input: list[Any] = []
+        self.of_sides: list[Any] = []
+        self.entries: list[torch.Tensor] = []
+
+
+def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
+    """Profile one layer; also the layout of the gradient it hands on, where that is a copy.
 
     Raises
     ------
     UnsupportedModel
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
-    door = gate(template.device) if needs_grad else None
+    template, module = task.template, task.module
+    door = gate(template.device)
     version, buffers = template._version, buffer_versions(module)
-    times = _times(forward, template, door, clock, module)
+    times = _times(task, door, clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = buffers == buffer_versions(module)
-    clear_gradients(module, ())
+    task.clear()
     tracker = MemoryTracker()
     with tracker:
         with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
-            out = forward(_input(door, template, []))
+            out = task.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
-        gradients: list[Any] = []
+        gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
             source = [template.clone()]
         with tracker.tag("layer"):
-            out = forward(_input(door, source.pop(), gradients))
+            out = task.forward(door, source, gradients)
             forward_peak = tracker.peak("layer")
             if out.requires_grad:
-                box.append(torch.ones_like(out))
+                box.append(task.gradient(out))
             with tracker.tag("sink"):
                 scalar = Sink.apply(out, box)
             with_output = tracker.live("layer")
@@ -193,14 +205,20 @@ def see_layer(
                 output_saved = input_saved
             if output_saved and own:
                 saved -= output_bytes
+            before = tracker.live("layer")
+            roots = _earlier_gradients(task, gradients, tracker)
+            before = tracker.live("layer") - before
+            with tracker.tag("sink"):
+                starts = [torch.ones_like(root) for root in roots]
             tracker.reset_peak()
             if scalar.requires_grad:
-                scalar.backward()
-            backward_peak = tracker.peak("layer")
-            stays = tracker.live("layer")
-            made = sum(tracker.disown(d) for d in gradients if d is not None)
-    clear_gradients(module, ())
-    return Peaks(
+                torch.autograd.backward([scalar, *roots], [None, *starts])
+            backward_peak = tracker.peak("layer") - before
+            stays = tracker.live("layer") - before
+            made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
+            layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
+    task.clear()
+    peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
         saved_bytes=saved,
@@ -209,12 +227,34 @@ def see_layer(
         forward_peak=forward_peak,
         drop_peak=drop_peak,
         backward_peak=backward_peak,
-        gradient_bytes=stays - made if scalar.requires_grad else 0,
+        gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
         forward_time=times[0],
         recompute_time=times[1],
         backward_time=times[2],
         repeatable=repeatable,
     )
+    return peaks, layout
+
+
+def layout_of(gradient: torch.Tensor) -> Layout | None:
+    """Strides of a gradient; None where it is expanded, and takes less memory than it shows."""
+    return None if 0 in gradient.stride() and gradient.numel() > 1 else gradient.stride()
+
+
+def _earlier_gradients(
+    task: Task, gradients: _Gradients, tracker: MemoryTracker
+) -> list[torch.Tensor]:
+    """Put there what later layers have made; roots that hand it to the sides' graph."""
+    roots = []
+    for tensor in task.earlier:
+        tensor.grad = torch.zeros_like(tensor)
+    for entry, waiting in zip(gradients.entries, task.waiting, strict=True):
+        if waiting:
+            box = [torch.ones_like(entry)]
+            with tracker.tag("sink"):
+                roots.append(Sink.apply(entry, box))
+    gradients.entries = []
+    return roots
 
 
 def buffer_versions(module: nn.Module) -> list[Any]:
@@ -230,29 +270,16 @@ def buffer_versions(module: nn.Module) -> list[Any]:
     ]
 
 
-def _input(door: torch.Tensor | None, tensor: torch.Tensor, gradients: list[Any]) -> torch.Tensor:
-    if door is None:
-        return tensor.detach()
-    result: torch.Tensor = Source.apply(door, [tensor], gradients.append)
-    return result
-
-
-def _times(
-    forward: Forward,
-    template: torch.Tensor,
-    door: torch.Tensor | None,
-    clock: Clock,
-    module: nn.Module,
-) -> tuple[float, float, float]:
+def _times(task: Task, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
     forwards, ratios, backwards = [], [], []
     for attempt in range(-1, clock.repeats):  # the first run warms up
-        clear_gradients(module, ())
+        task.clear()
         with clock.running():
             start = clock.mark()
-            out = forward(_input(door, template, []))
+            out = task.forward(door, [task.template])
             end = clock.mark()
-            box = [torch.ones_like(out)]
+            box = [task.gradient(out)]
             scalar = Sink.apply(out, box)
             del out
             begin = clock.mark()
@@ -260,7 +287,7 @@ def _times(
                 scalar.backward()
             finish = clock.mark()
             # Where torch's recomputation stops: when the last tensor to be saved is packed.
-            marks = _saving_marks(forward, _input(door, template, []), clock)
+            marks = _saving_marks(task, door, clock)
         if attempt >= 0 or clock.repeats == 1:
             forwards.append(clock.between(start, end))
             backwards.append(clock.between(begin, finish))
@@ -274,10 +301,10 @@ def _unpack(packed: Any) -> torch.Tensor:
     raise AssertionError("a forward that saves nothing has no backward")
 
 
-def _saving_marks(forward: Forward, x: torch.Tensor, clock: Clock) -> list[Any]:
+def _saving_marks(task: Task, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
     marks = [clock.mark()]
     with saved_tensors_hooks(lambda tensor: marks.append(clock.mark()), _unpack):
-        forward(x)
+        task.forward(door, [task.template])
     marks.append(clock.mark())
     return marks

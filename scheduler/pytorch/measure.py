@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from scheduler.pytorch.autocast import Ambient, lifted
 from scheduler.pytorch.blocks import (
     Replaced,
     call_model,
@@ -39,11 +40,15 @@ class Measurement:
         How often each block's forward was entered, by module name.
     seconds
         Time of one step, not slowed down by measuring; None on fake tensors.
+    left_bytes
+        What a step leaves behind once its gradients are cleared; anything but 0 is kept by the
+        model (a buffer that grows, an activation somebody holds).
     """
 
     peak_bytes: int
     forwards: dict[str, int]
     seconds: float | None
+    left_bytes: int = 0
 
 
 def measure(
@@ -57,7 +62,8 @@ def measure(
     """Run training steps from empty gradients and measure them; nothing is changed by it.
 
     The model's output is let go before the backward, as ``loss = model(**batch).loss`` does; a
-    training loop that keeps it (and with it the logits) needs more.
+    training loop that keeps it (and with it the logits) needs more. Where autocast is on, the
+    forward and the loss run under it and the backward outside, as torch recommends.
 
     Parameters
     ----------
@@ -81,55 +87,80 @@ def measure(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         device = device_of(model, inputs)
+        step = Step(model, inputs, loss_fn, stack.enter_context(lifted(device)))
         seconds = None
         if not faking:
-            seconds = _seconds(model, inputs, loss_fn, device)
-        with _counted(model, names) as forwards:
+            seconds = _seconds(step, device)
+        with counted(model, names) as forwards:
             if device.type == "cuda" and not faking:
-                peak = _allocator_peak(model, inputs, loss_fn, device)
+                peak, left = _allocated(step, device)
             else:
-                peak = _tracked_peak(model, inputs, loss_fn)
-        return Measurement(peak, forwards, seconds)
+                peak, left = _tracked(step)
+        return Measurement(peak, forwards, seconds, left)
 
 
-def _step(model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None) -> None:
-    clear_gradients(model, inputs)
-    torch.clear_autocast_cache()  # a step under autocast makes its own
-    loss_of(call_model(model, inputs), loss_fn).backward()
+@dataclass(frozen=True)
+class Step:
+    """A training step up to the optimizer, from empty gradients.
+
+    Attributes
+    ----------
+    model, inputs, loss_fn
+        What runs.
+    ambient
+        The autocast of its forward.
+    """
+
+    model: nn.Module
+    inputs: Any
+    loss_fn: Callable[[Any], Any] | None
+    ambient: Ambient
+
+    def run(self) -> torch.Tensor:
+        """Forward and backward; return the loss, without its graph."""
+        self.clear()
+        torch.clear_autocast_cache()  # a step under autocast makes its own
+        loss: torch.Tensor = self.ambient.around(self._loss, cache=True)()
+        loss.backward()
+        return loss.detach()
+
+    def _loss(self) -> torch.Tensor:
+        return loss_of(call_model(self.model, self.inputs), self.loss_fn)
+
+    def clear(self) -> None:
+        """Set all gradients to None."""
+        clear_gradients(self.model, self.inputs)
 
 
-def _tracked_peak(model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None) -> int:
+def _tracked(step: Step) -> tuple[int, int]:
     tracker = MemoryTracker()
     with tracker:
-        for leaf in tree_leaves(inputs):
+        for leaf in tree_leaves(step.inputs):
             if isinstance(leaf, torch.Tensor):
                 tracker.count(leaf)
-        _step(model, inputs, loss_fn)
-    return tracker.peak_bytes
+        given = tracker.live_bytes
+        step.run()
+        step.clear()
+    return tracker.peak_bytes, tracker.live_bytes - given
 
 
-def _allocator_peak(
-    model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None, device: torch.device
-) -> int:
-    clear_gradients(model, inputs)
+def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
+    step.clear()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    _step(model, inputs, loss_fn)
+    step.run()
     torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before + unique_bytes(inputs)
+    peak = torch.cuda.max_memory_allocated(device) - before + unique_bytes(step.inputs)
+    step.clear()
+    return peak, torch.cuda.memory_allocated(device) - before
 
 
-def _seconds(
-    model: nn.Module,
-    inputs: Any,
-    loss_fn: Callable[[Any], Any] | None,
-    device: torch.device,
-) -> float:
+def _seconds(step: Step, device: torch.device) -> float:
     best = float("inf")
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        _step(model, inputs, loss_fn)
+        step.run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
@@ -137,14 +168,22 @@ def _seconds(
 
 
 @contextmanager
-def _counted(model: nn.Module, names: list[str]) -> Iterator[dict[str, int]]:
-    """Count entries into each block's own forward, recomputations included."""
+def counted(
+    model: nn.Module, names: Sequence[str], seen: Callable[[str, Any], None] | None = None
+) -> Iterator[dict[str, int]]:
+    """Count entries into each block's own forward, recomputations included.
+
+    `seen` is told the block and the output of each forward that runs to its end.
+    """
     counts = dict.fromkeys(names, 0)
 
     def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             counts[name] += 1
-            return forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
+            if seen is not None:
+                seen(name, output)
+            return output
 
         return run
 

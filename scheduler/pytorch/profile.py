@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,17 +12,24 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.costs import CostGraph
-from scheduler.errors import UnsupportedModel
+from scheduler.errors import InvalidCosts, UnsupportedModel
+from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.autocast import Ambient, lifted
 from scheduler.pytorch.blocks import (
+    Call,
     check_unwrapped,
     find_blocks,
     gradient_holders,
+    split_output,
     without_cache,
 )
-from scheduler.pytorch.capture import Block, find_calls, see_ends
+from scheduler.pytorch.capture import Block, find_calls
 from scheduler.pytorch.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.ends import Ends, see_ends
 from scheduler.pytorch.fake import faked, is_fake
-from scheduler.pytorch.isolate import Peaks, see_layer
+from scheduler.pytorch.isolate import Layout, Peaks, Task, see_layer
+from scheduler.pytorch.sharing import own_parameters
+from scheduler.text import shown
 
 
 def profile(
@@ -31,6 +39,7 @@ def profile(
     blocks: str | Iterable[str] = "auto",
     *,
     fake: bool | None = None,
+    gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
 ) -> CostGraph:
     """Measure what each layer of a model costs in one training step.
@@ -38,7 +47,9 @@ def profile(
     The layers are what runs before the blocks ("embedding"), each block under its module name, and
     what runs after them with the loss ("head"). Each distinct block is run by itself, once for the
     bytes and a few times for the clock, so that the whole step is never in memory. The model, its
-    gradients, its buffers and the random state are left as they were.
+    gradients, its buffers and the random state are left as they were. Where autocast is on, the
+    forward is profiled under it and the backward outside, as torch recommends, and casts as an
+    applied plan does: once a use, not once a step.
 
     Parameters
     ----------
@@ -49,13 +60,16 @@ def profile(
     loss_fn
         ``loss_fn(output)`` gives the scalar to differentiate; default the output's own ``loss``.
     blocks
-        "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), or
-        the blocks' module names in the order in which they run.
+        "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), a
+        pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
-        come from `roofline`. Default: where the model's tensors are fake or on the meta device.
+        are estimated. Default: where the model's tensors are fake or on the meta device.
+    gpu
+        The machine whose times a fake profile estimates: a name, such as "h100", or a
+        `scheduler.memory.gpus.Gpu`. Default: the `Roofline` of an A100-class GPU.
     roofline
-        The machine whose times a fake profile estimates.
+        The machine, by its own figures.
 
     Returns
     -------
@@ -67,19 +81,69 @@ def profile(
     ------
     UnsupportedModel
         The blocks cannot be found, are not a chain, or do something a plan cannot honour.
+    InvalidCosts
+        `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
+    return see(model, inputs, loss_fn, blocks, fake=fake, gpu=gpu, roofline=roofline).costs
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A profile, and what it was made of.
+
+    Attributes
+    ----------
+    runs
+        Of a block by itself: the distinct ones.
+    """
+
+    costs: CostGraph
+    blocks: list[Block]
+    ends: Ends
+    runs: int
+    fake: bool
+
+
+def see(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    blocks: str | Iterable[str] = "auto",
+    *,
+    fake: bool | None = None,
+    gpu: str | Gpu | None = None,
+    roofline: Roofline | None = None,
+) -> Seen:
+    """Do the work of `profile`, whose parameters these are."""
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
+    faking = is_fake(model) if fake is None else fake
+    machine = _machine(gpu, roofline, faking)
     with ExitStack() as stack:
-        if is_fake(model) if fake is None else fake:
+        if faking:
             model, inputs = stack.enter_context(faked(model, inputs))
-            clock: Clock = RooflineClock(roofline or Roofline())
+            clock: Clock = RooflineClock(machine)
         else:
             clock = Clock(device_of(model, inputs))
         stack.enter_context(untouched(model, inputs))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
-        return _profile(model, inputs, loss_fn, names, clock)
+        ambient = stack.enter_context(lifted(device_of(model, inputs)))
+        loss_fn = None if loss_fn is None else ambient.around(loss_fn)
+        return _profile(model, inputs, loss_fn, names, clock, ambient)
+
+
+def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
+    if gpu is None:
+        return roofline or Roofline()
+    if roofline is not None:
+        raise InvalidCosts("give gpu= or roofline=, not both: each says how fast the machine is")
+    if not faking:
+        raise InvalidCosts(
+            f"gpu={shown(gpu)} estimates the times of a fake profile, and this model is profiled "
+            "on real tensors, whose times are measured; add fake=True, or leave gpu= out"
+        )
+    return Roofline.of(gpu)
 
 
 def _profile(
@@ -88,55 +152,93 @@ def _profile(
     loss_fn: Callable[[Any], Any] | None,
     names: list[str],
     clock: Clock,
-) -> CostGraph:
-    found = find_calls(model, inputs, names)
-    ends = see_ends(model, inputs, loss_fn, found, clock)
-    seen = _see_blocks(found, ends.needs_grad, clock)
-    # What the model's code refers to while its blocks run forward matters only where a forward
-    # could set the peak. There it is counted until the end: the safe side.
-    local = max(ends.local_bytes, 0)
+    ambient: Ambient,
+) -> Seen:
+    with ambient.inside(model, cache=False):
+        found = find_calls(model, inputs, names)
+    with ambient.inside(model, cache=True):
+        ends = see_ends(model, inputs, loss_fn, found, clock)
+    seen, runs = _see_blocks(found, ends, clock, ambient)
+    # What the model's code refers to while its blocks run forward for the first time matters only
+    # where a forward could set the peak. There it is on top of every forward: the safe side.
+    local = ends.local_bytes
     if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks in seen):
         local = 0
+    casts = ambient.cached_bytes(
+        [block.module for block in found], all_of_first=not ends.needs_grad
+    )
     layers = []
     if ends.before is not None:
-        layers.append(
-            ends.before.cost(_free("embedding", model), held_bytes=local, recomputable=False)
-        )
-        local = 0
-    layers.extend(peaks.cost(block.name) for peaks, block in zip(seen, found, strict=True))
+        layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
+    for peaks, block in zip(seen, found, strict=True):
+        layers.append(peaks.with_more_in_forward(local + casts).cost(block.name))
     last = "loss" if isinstance(model, nn.Sequential) else "head"
-    layers.append(ends.after.cost(_free(last, model), recomputable=False))
-    return CostGraph(
-        tuple(layers),
-        input_bytes=ends.held_bytes + local,
-        name=type(model).__name__,
-        time_unit="ms",
+    after = ends.after.with_more_in_forward(casts)
+    layers.append(after.cost(_free(last, model), recomputable=False))
+    costs = CostGraph(
+        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
     )
+    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock))
 
 
-def _see_blocks(found: list[Block], needs_grad: bool, clock: Clock) -> list[Peaks]:
-    """See each block; those of one kind, with or without a gradient to pass on, only once."""
+def _see_blocks(
+    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient
+) -> tuple[list[Peaks], int]:
+    """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
-    seen: dict[tuple[int, bool], Peaks] = {}
+    own = [own_parameters(block.module, calls[block.kind].others) for block in found]
+    trained = [
+        bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
+    ]
+    made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
+    made_sides: set[int] = set()
+    layout = ends.layout
+    seen: dict[Any, tuple[Peaks, Layout | None]] = {}
     result = []
-    for block in found:
-        key = (block.kind, needs_grad)
+    for i, block in reversed(list(enumerate(found))):
+        needs_grad = ends.needs_grad or any(trained[:i])
+        waiting = {place: token in made_sides for place, token in block.sides.items()}
+        earlier = [id(parameter) in made for parameter in own[i]]
+        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
         if key not in seen:
-            call = calls[block.kind]
-            assert call is not None
-
-            def forward(x: torch.Tensor, block: Block = block, call: Any = call) -> torch.Tensor:
-                output = call.run(block.module.forward, x)
-                return output if isinstance(output, torch.Tensor) else output[0]
-
+            forward = ambient.around(block.module.forward)
+            task = _task(block, forward, calls[block.kind], waiting, own[i])
+            there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
+            task = replace(task, needs_grad=needs_grad, earlier=there, layout=layout)
             try:
-                seen[key] = see_layer(forward, call.activation, needs_grad, clock, block.module)
+                seen[key] = see_layer(task, clock)
             except UnsupportedModel as error:
-                kind = type(block.module).__name__
-                raise UnsupportedModel(f"block {block.name!r} ({kind}): {error}") from None
-        needs_grad = needs_grad or any(p.requires_grad for p in block.module.parameters())
-        result.append(seen[key])
-    return result
+                first = next(other for other in found if other.kind == block.kind)
+                kind = type(first.module).__name__
+                raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
+        peaks, layout = seen[key]
+        result.append(peaks)
+        made |= {id(parameter) for parameter in own[i]}
+        made_sides |= set(block.sides.values())
+    return result[::-1], len(seen)
+
+
+def _task(
+    block: Block,
+    forward: Callable[..., Any],
+    call: Call,
+    waiting: dict[int, bool],
+    trained: list[torch.Tensor],
+) -> Task:
+    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
+        handed = call.with_others(dict(zip(waiting, sides, strict=True))) if sides else call
+        tensor, _ = split_output(block.name, handed.run(forward, activation))
+        return tensor
+
+    others = call.others
+    return Task(
+        block.module,
+        run,
+        call.activation,
+        sides=[others[place] for place in waiting],
+        waiting=list(waiting.values()),
+        trained=trained,
+    )
 
 
 def _free(name: str, model: nn.Module) -> str:

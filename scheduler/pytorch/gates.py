@@ -1,0 +1,79 @@
+"""Where a part of a model is cut out of autograd's graph: ways in for tensors and for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Source(torch.autograd.Function):
+    """Make a tensor the input of a graph, and see its gradient go by.
+
+    ``Source.apply(gate, [tensor], seen)``: the gate is any scalar that requires grad. ``seen`` is
+    called with the gradient, which goes no further; the gate's own graph, if it has one, is run
+    backward next. A plain leaf will not do: it would be held to the end, and its gradient might be
+    copied.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: torch.Tensor, box: list[Any], seen: Callable[[torch.Tensor], Any]
+    ) -> torch.Tensor:
+        """Return the tensor in the box."""
+        ctx.seen = seen
+        ctx.device = gate.device
+        tensor: torch.Tensor = box.pop()
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Show the gradient."""
+        ctx.seen(grad_outputs[0])
+        return torch.ones((), device=ctx.device), None, None
+
+
+class Aside(Source):
+    """A `Source` whose gate is left alone."""
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Show the gradient."""
+        ctx.seen(grad_outputs[0])
+        return None, None, None
+
+
+class Sink(torch.autograd.Function):
+    """Make a scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, box: list[Any]) -> torch.Tensor:
+        """Return a scalar; hold on to nothing."""
+        ctx.box = box
+        return torch.zeros((), device=tensor.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Hand over the gradient, without keeping it."""
+        return ctx.box.pop(), None
+
+
+def gate(device: torch.device) -> torch.Tensor:
+    """Return a leaf that requires grad, to open a graph with."""
+    return torch.zeros((), device=device, requires_grad=True)
+
+
+class Join(torch.autograd.Function):
+    """Make one scalar of several; its backward goes on into each."""
+
+    @staticmethod
+    def forward(ctx: Any, *scalars: torch.Tensor) -> torch.Tensor:
+        """Return a scalar."""
+        ctx.count = len(scalars)
+        return torch.zeros((), device=scalars[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Pass it on to all."""
+        return (grad_outputs[0],) * ctx.count
