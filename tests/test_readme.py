@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,24 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 
 def test_the_torch_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    (example,) = [block for block in blocks if "import torch" in block]
+    (example,) = [block for block in blocks if "import apply, measure" in block]
     scope: dict[str, object] = {}
     exec(compile(example, "README.md", "exec"), scope)
     printed = capsys.readouterr().out
     assert "status  optimal" in printed
     assert "Measurement(peak_bytes=" in printed
     assert scope["plan"].peak_bytes <= scope["keep_all"] // 2  # type: ignore[attr-defined,operator]
+
+
+def test_the_graph_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (example,) = [block for block in blocks if "apply_graph" in block]
+    scope: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    assert "Measurement(peak_bytes=" in capsys.readouterr().out
+    assert scope["plan"].status == "optimal"
+    assert scope["plan"].overhead > 0
+    assert sum(scope["running"].forwards.values()) > len(scope["running"].forwards)
 
 
 def test_the_table_shown_is_the_one_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from scheduler.pytorch.apply import Handle, apply
 from scheduler.pytorch.clock import Roofline
 from scheduler.pytorch.coverage import Coverage
+from scheduler.pytorch.describe import Description, describe
 from scheduler.pytorch.graph import TracedGraph
 from scheduler.pytorch.graphprofile import profile_graph
 from scheduler.pytorch.graphrun import GraphHandle, apply_graph
@@ -14,4 +15,4 @@ from scheduler.pytorch.verify import verify
 
 __all__ = ["GraphHandle", "Handle", "Measurement", "Roofline", "TracedGraph", "apply"]
 __all__ += ["apply_graph", "measure", "profile", "profile_graph", "trace"]
-__all__ += ["Coverage", "Verification", "verify"]
+__all__ += ["Coverage", "Description", "Verification", "describe", "verify"]

@@ -54,9 +54,11 @@ class Description:
 
     def __str__(self) -> str:
         kind, count = self.costs.name, len(self.blocks)
+        verb, itself = ("was", "itself") if self.runs == 1 else ("were", "themselves")
+        like = "" if self.runs == count else "; the others are like one of these"
         first = (
-            f"{kind}: {count} blocks, {self.how}; {self.runs} run by themselves, the others are "
-            f"like one of them. Times are {'estimated' if self.fake else 'measured'}."
+            f"{kind}: {count} blocks, {self.how}. {self.runs} of them {verb} run by {itself}"
+            f"{like}. Times are {'estimated' if self.fake else 'measured'}."
         )
         lines = [wrapped(first), "", *_table(self.costs, self.folded), ""]
         lines.extend(wrapped(note) for note in self.notes)

@@ -7,6 +7,7 @@ in memory is compared first, which takes 1 µs.
 from __future__ import annotations
 
 import ctypes
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ class NumpyGenerator(Generator):
             return "no numpy"
         get = getattr(numpy.random, "get_bit_generator", None)
         generator = None if get is None else get()
-        waiting = self._state is not None and self._state[3]
+        waiting = self._state is not None and self._state["has_gauss"]
         if self._drawn or waiting or type(generator).__name__ != "MT19937":
             return None
         assert generator is not None
@@ -126,7 +127,7 @@ class NumpyGenerator(Generator):
     def read(self) -> Any:
         """Read the state."""
         numpy = sys.modules.get("numpy")
-        return None if numpy is None else numpy.random.get_state()
+        return None if numpy is None else numpy.random.get_state(legacy=False)
 
     def put(self, state: Any) -> None:
         """Set the state."""
@@ -136,9 +137,7 @@ class NumpyGenerator(Generator):
 
     def equal(self, one: Any, other: Any) -> bool:
         """Compare two states."""
-        if one is None or other is None:
-            return one is other
-        return bool(one[2:] == other[2:] and one[0] == other[0] and (one[1] == other[1]).all())
+        return pickle.dumps(one) == pickle.dumps(other)  # arrays in dicts
 
 
 GENERATORS: tuple[Generator, ...] = (PythonGenerator(), NumpyGenerator())

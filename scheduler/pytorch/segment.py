@@ -200,6 +200,7 @@ class Segment:
                 activation = self._run_item(inner, activation, call)
             return activation
 
+        version = activation._version
         result: torch.Tensor = checkpoint(
             body,
             activation,
@@ -207,6 +208,12 @@ class Segment:
             preserve_rng_state=True,
             context_fn=self._contexts,
         )
+        if activation._version != version:
+            raise UnsupportedModel(
+                f"block {self.blocks[item.first - self.item.first].name!r} changes its input in "
+                "place, which a recomputation would start from; use the version that does not, or "
+                "keep it"
+            )
         return result
 
     def _contexts(self) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ class _Values:
                 loss = Step(model, inputs, loss_fn, ambient).run()
             named = model.named_parameters()
             gradients = {n: p.grad.detach().cpu() for n, p in named if p.grad is not None}
-            drawn = [_digest(torch.rand(1)), *(_text(each.read()) for each in GENERATORS)]
+            drawn = [_digest(torch.rand(1)), *(pickle.dumps(each.read()) for each in GENERATORS)]
             if device.type == "cuda":
                 drawn.append(_digest(torch.rand(1, device=device)))
             state = [*drawn, *(_digest(buffer) for buffer in model.buffers())]
@@ -243,13 +244,3 @@ def _digest(value: Any) -> bytes:
             digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
             digest.update(plain.view(torch.uint8).numpy().tobytes())
     return digest.digest()
-
-
-def _text(state: Any) -> bytes:
-    return hashlib.blake2b(_plain(state).encode(), digest_size=16).digest()
-
-
-def _plain(state: Any) -> str:
-    if isinstance(state, tuple):
-        return ",".join(_plain(part) for part in state)
-    return str(state.tolist()) if hasattr(state, "tolist") else repr(state)
