@@ -9,28 +9,15 @@ All of it is in one file because numba's cache watches no other file than a func
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from solvers.compiled import compiled
 
 INFINITE = 2**62
 """Above every peak and every time; see `solvers.problem.LIMIT`."""
 
 Ints = NDArray[np.int64]
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _compiled(function: _F) -> _F:
-    compiled: Any
-    try:
-        compiled = numba.njit(cache=True)(function)
-    except RuntimeError:  # nowhere to put a cache: compile in every process
-        compiled = numba.njit(function)
-    return cast(_F, compiled)
-
 
 # Rows of a chain's costs, shape (ROWS, L); names as in `problem.Layer`. Few and plain arrays: numba
 # compiles a function in proportion to the fields of its arguments.
@@ -56,7 +43,7 @@ ROWS = 15
 H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
 
 
-@_compiled
+@compiled
 def _at(values: Ints, limit: int) -> int:
     """Index of the last of the ascending `values` that is <= limit, or -1."""
     low, high = 0, len(values)
@@ -69,7 +56,7 @@ def _at(values: Ints, limit: int) -> int:
     return low - 1
 
 
-@_compiled
+@compiled
 def _seek(values: Ints, start: int, limit: int) -> int:
     """As `_at`, galloping from `start`, whose value is <= limit."""
     step, low, high = 1, start, start + 1
@@ -87,7 +74,7 @@ def _seek(values: Ints, start: int, limit: int) -> int:
     return low
 
 
-@_compiled
+@compiled
 def _shifted(p: Ints, shift: int, floor: int, add: int, cap: int, time_cap: int, out: Ints) -> int:
     """Write max(peak + shift, floor), time + add within the caps; return how many points."""
     n = 0
@@ -101,7 +88,7 @@ def _shifted(p: Ints, shift: int, floor: int, add: int, cap: int, time_cap: int,
     return n
 
 
-@_compiled
+@compiled
 def _envelope(pm: Ints, pc: Ints, qm: Ints, qc: Ints, out_m: Ints, out_c: Ints) -> int:
     """The lower envelope of two step functions, given as rows; return how many points."""
     i = j = n = 0
@@ -120,7 +107,7 @@ def _envelope(pm: Ints, pc: Ints, qm: Ints, qc: Ints, out_m: Ints, out_c: Ints) 
     return n
 
 
-@_compiled
+@compiled
 def _improvements(
     pm: Ints,
     pc: Ints,
@@ -182,7 +169,7 @@ def _improvements(
         i, j = _seek(pm, last_i, m - p_shift), _seek(qm, last_j, m - q_shift)
 
 
-@_compiled
+@compiled
 def _thin(p: Ints, most: int, down: bool) -> int:
     """Reduce a set in place to about `most` points, evenly in time; return how many are left.
 
@@ -200,7 +187,7 @@ def _thin(p: Ints, most: int, down: bool) -> int:
     return n
 
 
-@_compiled
+@compiled
 def _floors(a: Ints, s: int, t: int, saved: int, gradients: int) -> tuple[int, int]:
     """Peaks of keeping `saved` of s in s .. t: of its forward (without its input), its backward."""
     forward = a[OUTPUT, t] + saved + a[OUTPUT, s] + a[FORWARD_TRANSIENT, s]
@@ -208,7 +195,7 @@ def _floors(a: Ints, s: int, t: int, saved: int, gradients: int) -> tuple[int, i
     return forward, outputs + a[SAVED, s] + a[INPUT, s] + a[BACKWARD_TRANSIENT, s] + gradients
 
 
-@_compiled
+@compiled
 def _rest(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
     """R(s, t): a set, and a shift of its peaks."""
     plane = H_START if a[INPUT_SAVED, s] else R_START
@@ -216,14 +203,14 @@ def _rest(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
     return pool[:, start : start + table[plane + 1, s, t]], a[INPUT, s] * a[INPUT_SAVED, s]
 
 
-@_compiled
+@compiled
 def _held(table: Ints, pool: Ints, s: int, t: int) -> Ints:
     """H(s, t)."""
     start = table[H_START, s, t]
     return pool[:, start : start + table[H_COUNT, s, t]]
 
 
-@_compiled
+@compiled
 def _rows(table: Ints, pool: Ints, plane: int, s: int, t: int) -> tuple[Ints, Ints]:
     """Peaks and times of a set, each contiguous."""
     start = table[plane, s, t]
@@ -231,7 +218,7 @@ def _rows(table: Ints, pool: Ints, plane: int, s: int, t: int) -> tuple[Ints, In
     return pool[0, start:end], pool[1, start:end]
 
 
-@_compiled
+@compiled
 def _next(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
     """What follows a kept layer s: H(s+1, t) with its output, or R(s+1, t) that may let it go."""
     if a[OUTPUT_SAVED, s]:
@@ -239,7 +226,7 @@ def _next(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
     return _rest(a, table, pool, s + 1, t)
 
 
-@_compiled
+@compiled
 def _prefix(values: Ints) -> Ints:
     """Prefix sums: out[i] is the sum of the first i values."""
     out = np.zeros(len(values) + 1, np.int64)
@@ -248,7 +235,7 @@ def _prefix(values: Ints) -> Ints:
     return out
 
 
-@_compiled
+@compiled
 def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
     """Copy `n` points, peaks raised by `shift`. Slice assignments compile for seconds."""
     for i in range(n):
@@ -256,7 +243,7 @@ def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
         out[1, i] = p[1, i]
 
 
-@_compiled
+@compiled
 def _room(best: Ints, n: int, size: int) -> tuple[Ints, Ints, Ints]:
     """Three blocks of scratch for twice `size` points, the first with the `n` points of `best`."""
     grown = np.empty((4, 2 * size), np.int64)
@@ -264,7 +251,7 @@ def _room(best: Ints, n: int, size: int) -> tuple[Ints, Ints, Ints]:
     return grown, np.empty((4, 2 * size), np.int64), np.empty((4, 2 * size), np.int64)
 
 
-@_compiled
+@compiled
 def _keep(
     a: Ints,
     ways: Ints,
@@ -309,7 +296,7 @@ def _keep(
     return n
 
 
-@_compiled
+@compiled
 def _checkpoints(
     a: Ints,
     table: Ints,
@@ -381,7 +368,7 @@ def _checkpoints(
     return n, best, spare, extra
 
 
-@_compiled
+@compiled
 def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints, int]:
     """Put a set at the end of the pool, thinned; return the pool, which may move, and its size."""
     n = min(p.shape[1], 1) if most == 1 else p.shape[1]
@@ -395,7 +382,7 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints
     return pool, n
 
 
-@_compiled
+@compiled
 def _useful(p: Ints, n: int, room: Ints, time_cap: int, step: int, hold: int) -> int:
     """Drop, in place, points too high for what the layers below can do in the time that is left."""
     left = 0
@@ -407,7 +394,7 @@ def _useful(p: Ints, n: int, room: Ints, time_cap: int, step: int, hold: int) ->
     return left
 
 
-@_compiled
+@compiled
 def _count_sets(a: Ints, same: Ints) -> int:
     """How many sets will be stored."""
     count = 0
@@ -418,7 +405,7 @@ def _count_sets(a: Ints, same: Ints) -> int:
     return count
 
 
-@_compiled
+@compiled
 def build(
     a: Ints,
     ways: Ints,
@@ -569,7 +556,7 @@ def build(
     return True, thinned, table, pool
 
 
-@_compiled
+@compiled
 def _value(a: Ints, table: Ints, pool: Ints, s: int, t: int, limit: int, rest: int) -> int:
     """Time of H(s, t), or of R(s, t) where `rest`, within a peak of `limit`; INFINITE if none."""
     p, shift = _rest(a, table, pool, s, t) if rest else (_held(table, pool, s, t), 0)
@@ -580,12 +567,12 @@ def _value(a: Ints, table: Ints, pool: Ints, s: int, t: int, limit: int, rest: i
 KEEP, OPEN, CLOSE = 0, 1, 2
 
 
-@_compiled
+@compiled
 def _write(row: Ints, first: int, second: int, third: int, fourth: int) -> None:
     row[0], row[1], row[2], row[3] = first, second, third, fourth
 
 
-@_compiled
+@compiled
 def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
     """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
 

@@ -153,7 +153,7 @@ def _any(asked: _Asked) -> GraphSolution:
 
 def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
     """Graphs without a backward part: the order matters more than what is run again."""
-    from solvers.graph.order import reorder, reordered
+    from solvers.graph.order import original_schedule, reorder, reordered
 
     assert isinstance(asked.graph, ComputeGraph)
     search = asked.search(PlanClass.STAGED)
@@ -169,5 +169,5 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
     inner = asked.search(PlanClass.STAGED, lower(graph))
     inner.run(find_best)
     result = inner.solution()
-    steps = tuple(order[v] for v in result.steps)  # type: ignore[index]
-    return replace(result, steps=steps)
+    steps = [step for step in result.steps if isinstance(step, int)]  # those of a compute graph
+    return replace(result, steps=original_schedule(order, steps))
