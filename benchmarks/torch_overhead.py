@@ -39,7 +39,7 @@ class Stack(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the blocks."""
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.plain else block(x)  # type: ignore[assignment]
+            x = checkpoint(block, x, use_reentrant=False) if self.plain else block(x)
         return x
 
 
@@ -63,7 +63,7 @@ def microseconds(repeats: int, count: int) -> dict[str, float]:
     for attempt in range(-5, repeats):  # the first warm up
         for name, model in made.items():
             start = time.perf_counter()
-            model(x).sum().backward()  # type: ignore[no-untyped-call]
+            model(x).sum().backward()
             if attempt >= 0:
                 times[name].append((time.perf_counter() - start) / count * 1e6)
     return {name: median(values) for name, values in times.items()}
@@ -71,7 +71,7 @@ def microseconds(repeats: int, count: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--repeats", type=int, default=400, help="steps of each kind")
     parser.add_argument("--blocks", type=int, default=16, help="blocks of each model")
     options = parser.parse_args(arguments)

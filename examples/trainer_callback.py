@@ -38,9 +38,8 @@ def train(plan: Plan | None) -> dict[str, torch.Tensor]:
         batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
         quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True}
         settings: dict[str, Any] = {"max_steps": 2, "use_cpu": True, **batches, **quiet}
-        arguments = TrainingArguments(folder, **settings)
-        callbacks = [] if plan is None else [ApplyPlan(plan)]
-        Trainer(model, arguments, train_dataset=ROWS, callbacks=callbacks).train()  # type: ignore[arg-type]
+        extra: Any = {"train_dataset": ROWS, "callbacks": [ApplyPlan(plan)] if plan else []}
+        Trainer(model, TrainingArguments(folder, **settings), **extra).train()
     return model.state_dict()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from scheduler.certify import certified, infeasible
 from scheduler.chaincomparison import compare_chain
@@ -215,6 +216,7 @@ def compare(
     time_limit: float | None = None,
     threads: int | None = None,
     watch: Watch | None = None,
+    against: str | Iterable[str] = (),
 ) -> Comparison | GraphComparison:
     """What each method makes of the budget, and what the optimum makes of each method's peak.
 
@@ -229,19 +231,30 @@ def compare(
         For graphs: seconds for each method; default 30.
     threads, watch
         For graphs: as for `solve`.
+    against
+        For chains: settings that frameworks have, such as ``"megatron: full block 12"`` or
+        ``["every 4", "transformers: gradient_checkpointing"]``, a row each; the forms are in
+        `scheduler.against.FORMS`.
 
     Raises
     ------
+    SchedulerError
+        A setting has no form that exists, or does not suit the costs.
     InvalidCosts, InvalidBudget
         As for `solve`. A budget that nothing fits is no error here.
     """
     size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
     if isinstance(costs, ComputeCosts) or not costs.is_chain:
+        if against:
+            raise UnsuitableMethod(
+                "settings of frameworks are compared on a chain of layers, and these costs are a "
+                "graph; leave out against"
+            )
         search = read_search("auto", time_limit, None, threads)
         refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
         return compare_graph(costs, size, search, watch or Watch())
     refuse_graph_options(time_limit=time_limit, threads=threads)
     points = read_points(max_points)
     limit = read_memory_limit(memory_limit, len(costs))
-    return compare_chain(costs, size, points, limit)
+    return compare_chain(costs, size, points, limit, against)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from scheduler.against import describe, read_settings
 from scheduler.certify import certified
 from scheduler.comparison import Comparison, MethodRow
 from scheduler.costs import CostGraph
+from scheduler.export.flags import Setting, outcome_of
 from scheduler.limits import Budget
 from scheduler.plan import Plan, excess
 from scheduler.report.plantext import peak_text
@@ -26,11 +28,19 @@ _WHOLE_FRONTIER = 120
 
 
 def compare_chain(
-    costs: CostGraph, size: Budget, max_points: int | None, memory_limit: int
+    costs: CostGraph,
+    size: Budget,
+    max_points: int | None,
+    memory_limit: int,
+    against: object = (),
 ) -> Comparison:
-    """All methods for chains but "brute", which finds what "optimal" finds."""
+    """All methods for chains but "brute", which finds what "optimal" finds.
+
+    And the settings of `against`, as `scheduler.against` reads them.
+    """
     chain = costs.to_chain()
     optimum = _optimum(chain, max_points, memory_limit)
+    settings = read_settings(against, chain)
     plans: dict[str, Plan] = {}
     notes: dict[str, str] = {}
     names = [name for name in registry.METHODS if name not in ("brute", "optimal")]
@@ -39,10 +49,20 @@ def compare_chain(
             plans[name] = _best_effort(costs, chain, registry.get(name).solve, name, size)
         except Unsuitable as error:
             notes[name] = f"{error}."
+    for setting in settings:
+        plans[setting.text] = _as_set(costs, chain, setting)
+        notes[setting.text] = describe(setting, chain)
     best = _best_effort(costs, chain, lambda _, bytes_: optimum(bytes_), "optimal", size)
     at_peaks = {peak: optimum(peak) for peak in sorted({p.peak_bytes for p in plans.values()})}
+    names += [setting.text for setting in settings]
     rows = [
-        _row(plans[name], size, at_peaks[plans[name].peak_bytes], costs.ticks_per_unit)
+        _row(
+            plans[name],
+            size,
+            at_peaks[plans[name].peak_bytes],
+            costs.ticks_per_unit,
+            notes.get(name, ""),
+        )
         if name in plans
         else MethodRow(name, note=notes[name])
         for name in names
@@ -93,11 +113,17 @@ def _best_effort(
     )
 
 
-def _row(plan: Plan, size: Budget, best: Solution, ticks: int) -> MethodRow:
-    note = ""
+def _as_set(costs: CostGraph, chain: Chain, setting: Setting) -> Plan:
+    """The plan that does what a setting does, whatever the budget."""
+    done = outcome_of(chain, setting)
+    solution = Solution(done.items, done.peak_bytes, done.ticks, lower_bound_time=0)
+    return certified(costs, chain, solution, method=setting.text, budget_bytes=None)
+
+
+def _row(plan: Plan, size: Budget, best: Solution, ticks: int, note: str) -> MethodRow:
     if best.status is not Status.OPTIMAL:
         gap = format_percent(excess(best.time, best.lower_bound_time))
-        note = f"the optimum at its peak is known within {gap}."
+        note = " ".join([note, f"the optimum at its peak is known within {gap}."]).strip()
     time_at_peak = best.time / ticks
     return MethodRow(
         method=plan.method,

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from scheduler.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 from scheduler.modelargs import add_model_options
+from scheduler.reportargs import add_diff, add_report
 
 __all__ = ["main"]
 
@@ -29,6 +30,9 @@ examples:
   {PROGRAM} frontier costs.json --csv > frontier.csv
   {PROGRAM} solve graph.json --budget 12GB --optimal-in staged --time-limit 60
   {PROGRAM} show plan.json --costs costs.json
+  {PROGRAM} report plan.json --costs costs.json -o report.html
+  {PROGRAM} diff plan.json other.json
+  {PROGRAM} export plan.json --costs costs.json --to torch -o apply_plan.py
   {PROGRAM} fit --model llama-3-8b --gpu h100 --sequence 8192 --zero 3 --gpus 8
 
 exit status: 0 done, 2 bad input or usage, 3 no plan fits the budget, 4 no plan found in the time
@@ -121,6 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "compare", "all methods within a budget, one row each")
     _add_budget(compare)
     _add_limits(compare)
+    compare.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="SETTING",
+        help="add a row for what a framework is set to, as in 'megatron: full block 12', "
+        "'every 4' or 'layers: 0,3,7-9'; may be given again",
+    )
     _add_graph_options(compare, classes=False)
     _add_formats(compare)
 
@@ -138,12 +150,44 @@ def _parser() -> argparse.ArgumentParser:
 
     show = _command(commands, "show", "a cost file as a table, or a plan file", "cost or plan")
     show.add_argument("--costs", dest="plan_costs", metavar="COSTS", help="replay the plan on them")
-    show.add_argument("--json", action="store_true", help="print the costs as a cost file")
+    show_formats = show.add_mutually_exclusive_group()
+    show_formats.add_argument(
+        "--json", action="store_true", help="print the costs as a cost file, or the plan's rows"
+    )
+    show_formats.add_argument(
+        "--csv", action="store_true", help="print the rows of a plan, which needs --costs"
+    )
 
     for command in (solve, compare, frontier, show):
         add_model_options(command)
     _add_fit(commands)
+    _add_export(commands)
+    add_report(commands, _run)
+    add_diff(commands, _run)
     return parser
+
+
+def _add_export(commands: argparse._SubParsersAction[_Parser]) -> None:
+    what = "a plan as a file for another framework"
+    export = commands.add_parser(
+        "export", help=what, description=f"Print {what}.", allow_abbrev=False
+    )
+    export.add_argument("plan", metavar="PLAN", help="a plan file, or - for standard input")
+    export.add_argument(
+        "--to",
+        dest="target",
+        metavar="TARGET",
+        help="torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, "
+        "jax, json or json-schema",
+    )
+    export.add_argument(
+        "--costs", metavar="COSTS", help="the plan's cost file, to choose flags and say their cost"
+    )
+    export.add_argument(
+        "--stages", type=int, default=1, metavar="P", help="pipeline stages, for megatron"
+    )
+    export.add_argument("-o", "--output", metavar="FILE", help="write the file here")
+    export.set_defaults(run=lambda arguments: _run("export", arguments))
 
 
 def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -183,6 +227,19 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
 
         with _patience():
             return fitcommand.fit(arguments)
+    if name == "export":
+        from scheduler.exportcommand import run_export
+
+        return run_export(arguments)
+    if name in ("report", "diff"):
+        from scheduler import reportcommand
+
+        with _patience() as arguments.stop_waiting:
+            return (
+                reportcommand.report(arguments)
+                if name == "report"
+                else reportcommand.diff(arguments)
+            )
     from scheduler import commands
 
     run: Callable[[argparse.Namespace], int] = getattr(commands, name)

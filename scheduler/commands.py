@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,7 +19,9 @@ from scheduler.graphpareto import ROW_FIELDS, GraphFrontier
 from scheduler.modelargs import MODEL_OPTIONS
 from scheduler.plan import Plan
 from scheduler.planfile import is_plan, parse_plan
+from scheduler.planrows import plan_rows, plan_summary, rows_table, rows_text
 from scheduler.readers import Costs, read_costs_text
+from scheduler.report.fitted import print_width
 from scheduler.report.table import spread
 from scheduler.text import format_both, format_bytes, format_time
 from scheduler.units import parse_bytes
@@ -76,6 +79,7 @@ def compare(arguments: Namespace) -> int:
             time_limit=arguments.time_limit,
             threads=arguments.threads,
             watch=watching.watch,
+            against=arguments.against,
         )
     if watching.interrupted:
         _say("interrupted: this is what was found so far")
@@ -139,28 +143,44 @@ def show(arguments: Namespace) -> int:
     if not isinstance(shown, Plan):
         if arguments.plan_costs is not None:
             raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
+        if arguments.csv:
+            raise InvalidPlan("--csv prints the rows of a plan, but what is shown is a cost file")
         # write, since a cost file ends its last line itself
         sys.stdout.write(shown.to_json() if arguments.json else f"{shown}\n")
         return 0
-    if arguments.json:
+    if (arguments.json or arguments.csv) and arguments.plan_costs is None:
         raise InvalidPlan(
-            "--json prints the costs of a model, an example or a cost file, not a plan"
+            "--json and --csv print the costs of a model, an example or a cost file, not a plan, "
+            "whose rows need its costs: add --costs COSTS"
         )
-    _show_plan(shown, arguments.plan_costs)
+    _show_plan(shown, arguments)
     return 0
 
 
-def _show_plan(plan: Plan, costs: str | None) -> None:
-    print(plan)
-    print()
-    if costs is None:
+def _show_plan(plan: Plan, arguments: Namespace) -> None:
+    if arguments.plan_costs is None:
+        print(plan)
+        print()
         print("Not replayed: --costs COSTS executes it on the costs that it was made for.")
         return
-    done = plan.replay(read_costs_text(*_read(costs, "cost file")))
-    print(
-        f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
-        f"a step takes {format_time(done.time, plan.time_unit)}."
-    )
+    costs = read_costs_text(*_read(arguments.plan_costs, "cost file"))
+    if not arguments.csv and not arguments.json:
+        # What the plan says is shown even where its replay will say that it is not so.
+        print("\n".join(plan_summary(plan, print_width())), end="\n\n")
+    done = plan.replay(costs)
+    rows = plan_rows(plan, costs)
+    if arguments.csv:
+        _print_csv(rows_table(rows))
+    elif arguments.json:
+        record = {"peak_bytes": done.peak_bytes, "time": done.time, "set_by": done.set_by}
+        print(json.dumps({**record, "rows": [row._asdict() for row in rows]}, indent=1))
+    else:
+        print(rows_text(plan, rows, print_width()), end="\n\n")
+        said = (
+            f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
+            f"a step takes {format_time(done.time, plan.time_unit)}."
+        )
+        print(textwrap.fill(said, print_width(), break_long_words=False, break_on_hyphens=False))
 
 
 def _budget(arguments: Namespace) -> str:
@@ -239,10 +259,10 @@ def _watching(costs: Costs, arguments: Namespace) -> Iterator[Watching]:
         yield watching
 
 
-def _read(path: str, what: str) -> tuple[str, str]:
+def _read(path: str, what: str, error: type[SchedulerError] = InvalidCosts) -> tuple[str, str]:
     """The text of a file or of standard input, and what a message calls it."""
     if path != "-":
-        return read_text(path, what, InvalidCosts), path
+        return read_text(path, what, error), path
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig"), "standard input"
     except UnicodeDecodeError as error:

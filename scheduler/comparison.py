@@ -12,6 +12,9 @@ from scheduler.text import format_both, format_bytes, format_time
 
 __all__ = ["Comparison", "MethodRow"]
 
+_LONGEST = 38
+"""Characters of a method's name in the table, which leaves `WIDTH` room for the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
@@ -156,10 +159,10 @@ class Comparison:
 
     def _cells(self, row: MethodRow) -> tuple[str, ...]:
         if row.peak_bytes is None or row.time is None or row.overhead is None:
-            return (row.method, "–", "–", "–", "–", "–")
+            return (_short(row.method), "–", "–", "–", "–", "–")
         at_peak = row.optimal_overhead_at_peak
         return (
-            row.method,
+            _short(row.method),
             format_bytes(row.peak_bytes),
             "yes" if row.fits else "no",
             self._time(row.time),
@@ -169,3 +172,8 @@ class Comparison:
 
     def _time(self, time: float) -> str:
         return format_time(time, self.time_unit)
+
+
+def _short(method: str) -> str:
+    """A method's name; what somebody has set may be a long list."""
+    return method if len(method) <= _LONGEST else f"{method[: _LONGEST - 1]}…"

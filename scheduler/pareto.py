@@ -147,6 +147,12 @@ class Frontier(Sequence[tuple[int, float]]):
     def __str__(self) -> str:
         return self.table(_ROWS)
 
+    def _repr_svg_(self) -> str:
+        # What draws frontiers knows what they are, so that it cannot be imported above.
+        from scheduler.pictures import curve_picture
+
+        return curve_picture(self)
+
     def table(self, most: int) -> str:
         """An aligned table of at most `most` points, evenly chosen, the ends among them."""
         shown = spread(self.points, most)

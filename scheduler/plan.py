@@ -265,6 +265,12 @@ class Plan:
     def __str__(self) -> str:
         return "\n".join([*summary_lines(self), "", *item_lines(self.items, self.layers)])
 
+    def _repr_svg_(self) -> str:
+        # What draws plans knows what they are, so that it cannot be imported above.
+        from scheduler.pictures import plan_picture
+
+        return plan_picture(self)
+
     def _head(self) -> dict[str, Any]:
         """The plan file without its items."""
         names = [f.name for f in fields(self) if f.name not in self._unsaid()]

@@ -86,7 +86,7 @@ def gradients(wrap: Wrap, plan: Plan | None) -> dict[str, torch.Tensor]:
     torch.manual_seed(dist.get_rank())
     for step in range(3):
         model.zero_grad()
-        mean_square(model(X + dist.get_rank() + step)).backward()  # type: ignore[no-untyped-call]
+        mean_square(model(X + dist.get_rank() + step)).backward()
         for name, parameter in model.named_parameters():
             local = parameter.grad
             if local is not None:
@@ -133,6 +133,7 @@ def main() -> None:
     check("fsdp kept", fsdp(True, mixed=True, reshard=False))
     refused("fsdp nested after", fsdp(True, mixed=False), "is a unit of fully_shard and shares")
     refused("fsdp nested before", fsdp(False, mixed=False), "or from fully_shard")
+    dist.barrier()  # one that leaves early would end the other
     dist.destroy_process_group()
 
 

@@ -71,16 +71,29 @@ def test_data_flows_one_way() -> None:
     # Each room may use those before it; what is not named may be used by all.
     order = [
         {"errors"},
-        {"text", "values", "units", "files", "jsontext", "edges", "report.table"},
+        {"text", "values", "units", "files", "jsontext", "edges"}
+        | {"report.table", "report.fitted", "report.svg", "report.html"},
+        {
+            "report.svglabels",
+            "report.svgaxes",
+            "report.svgtimeline",
+            "report.svgcurve",
+            "report.svgstrip",
+        },
         {"layers", "nodes", "costtable", "costfile", "costs", "computegraph", "readers"},
         {"report.plantext", "report.graphtext", "planfile", "planfields", "planreplay"}
-        | {"graphsteps", "limits", "graphlimits"},
+        | {"graphsteps", "limits", "graphlimits", "export.flags"},
         {"plan"},
         {"graphplan"},
-        {"certify", "graphsolve"},
+        {"certify", "graphsolve", "against", "export.exported", "export.runtime"},
+        {"export.torchfile", "export.targets"},
         {"pareto", "comparison", "chaincomparison", "graphpareto", "graphcomparison"},
+        {"moments", "diff"},
+        {"pictures", "planrows"},
+        {"planreport"},
         {"api", "watching"},
-        {"commands"},
+        {"commands", "reportcommand"},
+        {"exportcommand"},
         {"cli"},
     ]
     level = {f"scheduler.{name}": i for i, names in enumerate(order) for name in names}

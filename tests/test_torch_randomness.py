@@ -111,7 +111,12 @@ def test_a_state_is_read_again_only_when_it_has_moved(
         monkeypatch.setattr(generator, "place", lambda: None)
     reads: list[Any] = []
     read = generator.read
-    monkeypatch.setattr(generator, "read", lambda: reads.append(read()) or reads[-1])
+
+    def noted() -> Any:
+        reads.append(read())
+        return reads[-1]
+
+    monkeypatch.setattr(generator, "read", noted)
     first = generator.state()
     assert not generator.moved_from(first)
     assert (len(reads) > 1) == blind
@@ -128,13 +133,14 @@ def test_a_state_is_read_again_only_when_it_has_moved(
 
 def test_another_generator_of_numpy() -> None:
     """One that is no Mersenne twister."""
-    before = np.random.get_bit_generator()
+    numpy: Any = np.random
+    before = numpy.get_bit_generator()
     try:
-        np.random.set_bit_generator(np.random.PCG64(0))
+        numpy.set_bit_generator(np.random.PCG64(0))
         model = Stack(4, lambda: Drawing(DRAWS["rand"]))
 
         def step() -> dict[str, torch.Tensor]:
-            np.random.set_bit_generator(np.random.PCG64(0))
+            numpy.set_bit_generator(np.random.PCG64(0))
             model.zero_grad()
             mean_square(model(X)).backward()
             return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -143,4 +149,4 @@ def test_another_generator_of_numpy() -> None:
         with apply(segments(blocks_of(4), 1, 2), model):
             assert_equal(step(), expected)
     finally:
-        np.random.set_bit_generator(before)
+        numpy.set_bit_generator(before)

@@ -2,6 +2,7 @@
 
 from scheduler.pytorch.apply import Handle, apply
 from scheduler.pytorch.clock import Roofline
+from scheduler.pytorch.compilebudget import CompileBudget, CompiledPlan, compile_budget
 from scheduler.pytorch.coverage import Coverage
 from scheduler.pytorch.describe import Description, describe
 from scheduler.pytorch.graph import TracedGraph
@@ -16,3 +17,4 @@ from scheduler.pytorch.verify import verify
 __all__ = ["GraphHandle", "Handle", "Measurement", "Roofline", "TracedGraph", "apply"]
 __all__ += ["apply_graph", "measure", "profile", "profile_graph", "trace"]
 __all__ += ["Coverage", "Description", "Verification", "describe", "verify"]
+__all__ += ["CompileBudget", "CompiledPlan", "compile_budget"]

@@ -65,24 +65,21 @@ class PythonGenerator(Generator):
         super().__init__()
         self._object: Any = getattr(random.random, "__self__", None)
         base = type(self._object).__mro__[1] if self._object is not None else object
-        self._start = object.__basicsize__
-        self._size = base.__basicsize__ - self._start
-        self._known = self._size >= 4 * (_WORDS + 1) and self._is_there()
+        size = base.__basicsize__ - object.__basicsize__
+        self._memory = _memory(id(self._object) + object.__basicsize__, max(size, 0))
+        self._known = size >= 4 * (_WORDS + 1) and self._is_there()
 
     def _is_there(self) -> bool:
         if sys.implementation.name != "cpython":
             return False
         *words, position = random.getstate()[1]
-        found = self._memory()
+        found = self._memory.raw
         expected = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
         return expected in found and position.to_bytes(4, sys.byteorder) in found
 
-    def _memory(self) -> bytes:
-        return ctypes.string_at(id(self._object) + self._start, self._size)
-
     def place(self) -> object:
         """Return what is in memory, and the normal number that waits to be handed out."""
-        return (self._memory(), self._object.gauss_next) if self._known else None
+        return (self._memory.raw, self._object.gauss_next) if self._known else None
 
     def read(self) -> Any:
         """Read the state."""
@@ -104,6 +101,8 @@ class NumpyGenerator(Generator):
     def __init__(self) -> None:
         super().__init__()
         self._drawn = False
+        self._generator: Any = None
+        self._memory = _memory(0, 0)
 
     def moved_from(self, state: Any) -> bool:
         """Say whether the state is another than `state`."""
@@ -121,8 +120,11 @@ class NumpyGenerator(Generator):
         waiting = self._state is not None and self._state["has_gauss"]
         if self._drawn or waiting or type(generator).__name__ != "MT19937":
             return None
-        assert generator is not None
-        return ctypes.string_at(generator.ctypes.state_address, 4 * (_WORDS + 1))
+        if generator is not self._generator:
+            assert generator is not None
+            self._generator = generator
+            self._memory = _memory(generator.ctypes.state_address, 4 * (_WORDS + 1))
+        return self._memory.raw
 
     def read(self) -> Any:
         """Read the state."""
@@ -138,6 +140,10 @@ class NumpyGenerator(Generator):
     def equal(self, one: Any, other: Any) -> bool:
         """Compare two states."""
         return pickle.dumps(one) == pickle.dumps(other)  # arrays in dicts
+
+
+def _memory(address: int, size: int) -> Any:
+    return (ctypes.c_char * size).from_address(address)
 
 
 GENERATORS: tuple[Generator, ...] = (PythonGenerator(), NumpyGenerator())

@@ -121,16 +121,35 @@ def _run(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return block.segment.pass_on(block, call)
 
 
+class _Passing:
+    """How one forward of a segment goes on: its result is passed through the other blocks.
+
+    Attributes
+    ----------
+    reached
+        How many of the blocks have been called; 0 while the first of them runs them all.
+    result, others
+        What the others must be given.
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self.result: torch.Tensor | None = None
+        self.others: list[Any] = []
+
+    def let_go(self) -> None:
+        """Forget the tensors: each recomputation knows of this object."""
+        self.result, self.others = None, []
+
+
 class Segment:
     """A checkpointed run of blocks."""
 
     def __init__(self, item: Checkpoint, blocks: list[Block]) -> None:
         self.item = item
         self.blocks = blocks
-        # What the other blocks must be given, and how each packs it into its own output.
-        self._result: torch.Tensor | None = None
-        self._others: list[Any] = []
-        self._expected = 0
+        self._passing = _Passing()
+        # How each block packs the result into its own output.
         self._rebuild: dict[int, Callable[[torch.Tensor], Any]] = {}
         self._norms = [
             module
@@ -140,43 +159,45 @@ class Segment:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_result": None, "_others": [], "_expected": 0, "_rebuild": {}}
+        return {**self.__dict__, "_passing": _Passing(), "_rebuild": {}}
 
     def run(self, call: Call) -> Any:
         """Run all blocks as the plan nests them; the others then pass the result on."""
-        self._result = None  # a step that failed half way may have left one
+        self._passing.let_go()  # a step that failed half way may have left something
         if len(self.blocks) > 1:
             self._check_hooks()
-        result = self._checkpoint(self.item, call.activation, call.without_activation())
+        self._passing = passing = _Passing()
+        result = self._checkpoint(self.item, call.activation, call.without_activation(), passing)
+        passing.reached = 1
         if len(self.blocks) > 1:
-            self._result, self._others, self._expected = result, call.others, 1
+            passing.result, passing.others = result, call.others
         return self._rebuild[self.item.first](result)
 
     def pass_on(self, block: Block, call: Call) -> Any:
         """Return what the block was given, which is the segment's result already."""
-        first = self.blocks[0].name
-        expected = self.blocks[self._expected] if self._result is not None else self.blocks[0]
+        first, passing = self.blocks[0].name, self._passing
+        expected = self.blocks[passing.reached if passing.result is not None else 0]
         if block is not expected:
             raise UnsupportedModel(
                 f"block {block.name!r} runs where {expected.name!r} should, of one segment of the "
                 "plan; blocks that are skipped or reordered cannot share a segment"
             )
-        if call.activation is not self._result:
+        if call.activation is not passing.result:
             raise UnsupportedModel(
                 f"block {block.name!r} does not receive what block {first!r} returned, though both "
                 "are in one segment of the plan: the model runs code of its own between them, or a "
                 "backward hook is on one of them"
             )
-        if not same_leaves(call.others, self._others):
+        if not same_leaves(call.others, passing.others):
             raise UnsupportedModel(
                 f"block {block.name!r} is called with other arguments than block {first!r}, with "
                 "which it shares a segment of the plan; solve with method='every-layer', or "
                 "profile only blocks that are called alike"
             )
-        result = self._result
-        self._expected += 1
-        if self._expected == len(self.blocks):
-            self._result, self._others = None, []
+        result = passing.result
+        passing.reached += 1
+        if passing.reached == len(self.blocks):
+            passing.let_go()
         return self._rebuild[self.item.first + self.blocks.index(block)](result)
 
     def _check_hooks(self) -> None:
@@ -189,15 +210,18 @@ class Segment:
                     "with method='every-layer'"
                 )
 
-    def _checkpoint(self, item: Checkpoint, activation: torch.Tensor, call: Call) -> torch.Tensor:
+    def _checkpoint(
+        self, item: Checkpoint, activation: torch.Tensor, call: Call, passing: _Passing
+    ) -> torch.Tensor:
         def body(activation: torch.Tensor) -> torch.Tensor:
-            if self._result is not None:  # a recomputation, and the last forward is not over
+            if 0 < passing.reached < len(self.blocks):  # a recomputation
                 raise UnsupportedModel(
-                    f"block {self.blocks[self._expected].name!r} was not called, though the plan "
-                    "runs it in one segment with others; blocks that may be skipped cannot share it"
+                    f"block {self.blocks[passing.reached].name!r} was not called, though the plan "
+                    "runs it in one segment with others; blocks that may be skipped, or that run "
+                    "twice in a row, cannot share it"
                 )
             for inner in item.body:
-                activation = self._run_item(inner, activation, call)
+                activation = self._run_item(inner, activation, call, passing)
             return activation
 
         version = activation._version
@@ -220,9 +244,11 @@ class Segment:
         recomputation = Recomputation(self._norms)
         return recomputation.forward(), recomputation
 
-    def _run_item(self, item: Item, activation: torch.Tensor, call: Call) -> torch.Tensor:
+    def _run_item(
+        self, item: Item, activation: torch.Tensor, call: Call, passing: _Passing
+    ) -> torch.Tensor:
         if isinstance(item, Checkpoint):
-            return self._checkpoint(item, activation, call)
+            return self._checkpoint(item, activation, call, passing)
         block = self.blocks[item.layer - self.item.first]
         buffers = block.buffers()
         result, rebuild = split_output(block.name, call.run(block.original, activation))

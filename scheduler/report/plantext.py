@@ -23,7 +23,8 @@ from solvers.schedule import (
 if TYPE_CHECKING:
     from scheduler.plan import Plan
 
-__all__ = ["cost_lines", "item_lines", "labelled", "peak_text", "step_text", "summary_lines"]
+__all__ = ["FoldedRow", "cost_lines", "folded_rows", "indented", "item_lines", "labelled"]
+__all__ += ["peak_text", "step_text", "summary_lines"]
 
 MOST_ROWS = 30
 """Rows shown of a plan; what follows is counted."""
@@ -31,7 +32,9 @@ MOST_ROWS = 30
 _DEEPEST_INDENT = 12
 
 
-class _Row(NamedTuple):
+class FoldedRow(NamedTuple):
+    """Equal items of one level: how deep, their first and last layer, and what is done."""
+
     depth: int
     first: int
     last: int
@@ -40,10 +43,10 @@ class _Row(NamedTuple):
 
 def item_lines(items: Sequence[Item], layers: Sequence[str], most: int = MOST_ROWS) -> list[str]:
     """One line a run of equal items, recomputed bodies indented, at most `most` and a count."""
-    rows = _rows(items)
+    rows = folded_rows(items)
     shown = list(islice(rows, most))
     hidden = sum(1 for _ in rows)
-    lines = aligned([(_indent(row.depth) + _span(row, layers), row.what) for row in shown], left=2)
+    lines = aligned([(indented(row.depth) + _span(row, layers), row.what) for row in shown], left=2)
     if hidden:
         lines.append(f"… {hidden} more row{'s' if hidden > 1 else ''}")
     return lines
@@ -118,19 +121,21 @@ def _activation(i: int, layers: Sequence[str]) -> str:
     return "the input" if i < 0 else f"the output of {layers[i]!r}"
 
 
-def _indent(depth: int) -> str:
+def indented(depth: int) -> str:
+    """What stands before a row of an item that is `depth` segments deep."""
     # A plan may nest a thousand deep; the depth is then said, not drawn.
     if depth <= _DEEPEST_INDENT:
         return "  " * depth
     return f"{'  ' * (_DEEPEST_INDENT - 1)}({depth} deep) "
 
 
-def _span(row: _Row, layers: Sequence[str]) -> str:
+def _span(row: FoldedRow, layers: Sequence[str]) -> str:
     first, last = layers[row.first], layers[row.last]
     return first if row.first == row.last else f"{first}–{last}"
 
 
-def _rows(items: Sequence[Item]) -> Iterator[_Row]:
+def folded_rows(items: Sequence[Item]) -> Iterator[FoldedRow]:
+    """A plan row by row: runs of equal items in one, and recomputed bodies after their item."""
     levels = [groupby(items, key=_kind)]
     while levels:
         run = next(levels[-1], None)
@@ -141,7 +146,7 @@ def _rows(items: Sequence[Item]) -> Iterator[_Row]:
         group = list(members)
         first, last = first_of(group[0]), last_of(group[-1])
         item = group[0]
-        yield _Row(len(levels) - 1, first, last, _words(what, len(group)))
+        yield FoldedRow(len(levels) - 1, first, last, _words(what, len(group)))
         if isinstance(item, Checkpoint) and what[0] == "nested":
             levels.append(groupby(item.body, key=_kind))
 

@@ -1,0 +1,8 @@
+"""Take a plan elsewhere: a file for a training framework, and what the framework cannot express."""
+
+from __future__ import annotations
+
+from scheduler.export.exported import Exported
+from scheduler.export.targets import TARGETS, export
+
+__all__ = ["TARGETS", "Exported", "export"]

@@ -1,0 +1,160 @@
+"""What an export is made from, what it gives, and the sentences beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from scheduler.costs import CostGraph
+from scheduler.errors import InvalidPlan
+from scheduler.export.flags import Outcome, blocks_of
+from scheduler.plan import Plan, excess
+from scheduler.report.table import format_percent
+from scheduler.text import format_bytes, format_time
+from solvers.problem import Chain
+from solvers.schedule import Checkpoint, Item, Keep
+
+__all__ = ["Exported", "Source", "all_items", "as_comment"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file for another framework.
+
+    Attributes
+    ----------
+    target
+        What it is for.
+    text
+        The whole file.
+    notes
+        Sentences: what the framework does in place of the plan, and what that costs.
+    outcome
+        The setting that stands in for the plan, replayed; None where the plan itself is in the
+        file.
+    """
+
+    target: str
+    text: str
+    notes: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A plan of a chain, and its costs where they are at hand.
+
+    Attributes
+    ----------
+    plan, costs
+        The costs are those of the plan: their digest is checked before.
+    stages
+        Pipeline stages that the blocks are divided into.
+    """
+
+    plan: Plan
+    costs: CostGraph | None
+    stages: int = 1
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The costs in integers.
+
+        Raises
+        ------
+        InvalidPlan
+            There are none.
+        """
+        if self.costs is None:
+            raise InvalidPlan(
+                "flags can only be chosen with the costs that the plan was made for; give them "
+                "(--costs COSTS)"
+            )
+        return self.costs.to_chain()
+
+    @property
+    def room(self) -> int:
+        """Bytes that a setting in place of the plan may need: the budget, or else the peak."""
+        if self.plan.budget_bytes is None:
+            return self.plan.peak_bytes
+        return self.plan.budget_bytes - self.plan.reserved_bytes
+
+    @property
+    def segments(self) -> list[Checkpoint]:
+        """The plan's outermost checkpoints."""
+        return [item for item in self.plan.items if isinstance(item, Checkpoint)]
+
+    def options(self) -> dict[int, str]:
+        """The option of each layer that is kept under one."""
+        kept = (item for item in all_items(self.plan.items) if isinstance(item, Keep))
+        return {item.layer: item.option for item in kept if item.option is not None}
+
+    def refuse_options(self, target: str) -> None:
+        """Raise `InvalidPlan` where a layer is kept under an option."""
+        for layer, option in sorted(self.options().items()):
+            raise InvalidPlan(
+                f"the plan keeps {self.plan.layers[layer]!r} with option {option!r}, which says "
+                f"bytes and not operations, so that a file for {target} cannot do it; solve costs "
+                "without options, or export it to jax, whose policies go by name"
+            )
+
+    def summary(self) -> list[str]:
+        """The plan in a few lines, for the head of a file."""
+        plan = self.plan
+        return [
+            f"Plan of {len(plan.layers)} layers, method {plan.method}, {plan.status}: peak "
+            f"{format_bytes(plan.peak_bytes)}, {self._time(plan.time)} a step,",
+            f"{format_percent(plan.overhead)} over keeping everything; costs "
+            f"{plan.costs_sha256[:12]}.",
+        ]
+
+    def loss(self, outcome: Outcome) -> str:
+        """What a setting does to time and peak against the plan, as a sentence's end."""
+        assert self.costs is not None  # there is an outcome, so it was replayed on them
+        time = outcome.ticks / self.costs.ticks_per_unit
+        more = outcome.peak_bytes - self.plan.peak_bytes
+        memory = (
+            "at the same peak"
+            if not more
+            else f"at a peak of {format_bytes(outcome.peak_bytes)} against "
+            f"{format_bytes(self.plan.peak_bytes)}"
+        )
+        if time == self.plan.time:
+            return f"it takes as long as the plan ({self._time(time)} a step), {memory}"
+        word, share = "longer", excess(time, self.plan.time)
+        if share < 0:
+            word, share = "less", -share
+        return (
+            f"it takes {self._time(time)} a step against the plan's {self._time(self.plan.time)} "
+            f"({format_percent(share)} {word}), {memory}"
+        )
+
+    def stack(self) -> str:
+        """Which layers a framework's flags count."""
+        names = [self.chain.layers[i].name for i in blocks_of(self.chain)]
+        if len(names) == 1:
+            return f"1 block, {names[0]!r}"
+        return f"{len(names)} blocks, {names[0]!r} to {names[-1]!r}"
+
+    def _time(self, time: float) -> str:
+        return format_time(time, self.plan.time_unit)
+
+
+def all_items(items: tuple[Item, ...]) -> list[Item]:
+    """Every item at every depth."""
+    found: list[Item] = []
+    todo = list(items)
+    while todo:
+        item = todo.pop()
+        found.append(item)
+        if isinstance(item, Checkpoint):
+            todo.extend(item.body)
+    return found
+
+
+def as_comment(sentences: list[str] | tuple[str, ...], width: int = 98) -> str:
+    """Lines that begin with ``# ``."""
+    import textwrap
+
+    lines = [line for each in sentences for line in textwrap.wrap(each, width) or [""]]
+    return "\n".join(f"# {line}".rstrip() for line in lines)

@@ -1,0 +1,36 @@
+"""The ``export`` command: a plan file as a file for a training framework."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from scheduler.commands import _read
+from scheduler.errors import InvalidPlan, SchedulerError
+from scheduler.export import TARGETS, export
+from scheduler.files import write_atomically
+from scheduler.plan import Plan
+from scheduler.readers import read_costs_text
+
+__all__ = ["run_export"]
+
+
+def run_export(arguments: Namespace) -> int:
+    """Print the file, or write it where asked; the sentences beside it go to standard error."""
+    if arguments.target is None:
+        raise SchedulerError(f"no target given; add --to with one of {', '.join(TARGETS)}")
+    if arguments.plan == "-" and arguments.costs == "-":
+        raise SchedulerError("the plan and the costs cannot both come from standard input")
+    plan = Plan.from_json(*_read(arguments.plan, "plan file", InvalidPlan))
+    costs = (
+        None if arguments.costs is None else read_costs_text(*_read(arguments.costs, "cost file"))
+    )
+    done = export(plan, arguments.target, costs, stages=arguments.stages)
+    for note in done.notes:
+        print(f"checkpoint-scheduler: {note}", file=sys.stderr)
+    if arguments.output is None:
+        sys.stdout.write(done.text)
+        return 0
+    write_atomically(arguments.output, done.text)
+    print(f"checkpoint-scheduler: wrote {arguments.output}", file=sys.stderr)
+    return 0

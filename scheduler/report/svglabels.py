@@ -1,0 +1,105 @@
+"""Labels beside the things they name, where they cover neither each other nor what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scheduler.report.svg import SIZE, line, text, text_width
+
+__all__ = ["Box", "Labels", "text_box"]
+
+_DISTANCES = (10, 18, 30, 46, 66, 90, 120, 160)
+_DIRECTIONS = (
+    (1.0, -0.4),
+    (1.0, 0.5),
+    (0.7, -1.0),
+    (0.7, 1.2),
+    (-1.0, -0.4),
+    (-1.0, 0.5),
+    (-0.7, -1.0),
+    (-0.7, 1.2),
+    (0.0, -1.2),
+    (0.0, 1.5),
+)
+_LEADER = 18
+"""From this distance on a thin line leads from the label to what it names."""
+
+
+class Box(NamedTuple):
+    """A rectangle of pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two share any area."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.top < other.bottom
+            and other.top < self.bottom
+        )
+
+    def holds(self, other: Box) -> bool:
+        """Whether the other one is inside."""
+        return (
+            self.left <= other.left
+            and other.right <= self.right
+            and self.top <= other.top
+            and other.bottom <= self.bottom
+        )
+
+
+def text_box(x: float, y: float, words: str, anchor: str = "start", size: int = SIZE) -> Box:
+    """Where a line of text may have ink."""
+    width = text_width(words, size)
+    left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+    return Box(left, y - size, left + width, y + size * 0.3)
+
+
+class Labels:
+    """The labels of one plot.
+
+    Parameters
+    ----------
+    area
+        Where they may stand.
+    """
+
+    def __init__(self, area: Box) -> None:
+        self.area = area
+        self._hard: list[Box] = []
+        self._soft: list[Box] = []
+
+    def block(self, boxes: Iterable[Box], *, softly: bool = False) -> None:
+        """Keep labels off these boxes; `softly`: as long as there is another place."""
+        (self._soft if softly else self._hard).extend(boxes)
+
+    def place(self, x: float, y: float, words: str, colour: str = "ink") -> list[str]:
+        """The label of what is at a pixel; nothing where there is no room for it at all."""
+        for soft in (self._soft, []):
+            for distance in _DISTANCES:
+                for across, up in _DIRECTIONS:
+                    at_x, at_y = x + across * distance, y + up * distance + 4
+                    anchor = "middle" if not across else "start" if across > 0 else "end"
+                    box = text_box(at_x, at_y, words, anchor)
+                    if self._is_free(box, soft):
+                        self._hard.append(box)
+                        label = text(at_x, at_y, words, anchor=anchor, colour=colour, halo=True)
+                        if distance < _LEADER:
+                            return [label]
+                        end_y = at_y - 4 if across else at_y + (3 if up < 0 else -SIZE)
+                        return [line(x, y, at_x - 2 * _sign(across), end_y, "muted"), label]
+        return []
+
+    def _is_free(self, box: Box, soft: list[Box]) -> bool:
+        return self.area.holds(box) and not any(
+            box.overlaps(other) for boxes in (self._hard, soft) for other in boxes
+        )
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

@@ -1,0 +1,141 @@
+"""``report`` and ``diff``: a plan as a file to look at, and two plans side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from scheduler import api
+from scheduler.comparison import Comparison
+from scheduler.costs import CostGraph
+from scheduler.diff import diff_plans
+from scheduler.errors import InvalidPlan, SchedulerError
+from scheduler.files import read_text, write_atomically
+from scheduler.moments import costs_of
+from scheduler.pareto import Frontier
+from scheduler.pictures import curve_picture, strip_picture, timeline_picture
+from scheduler.plan import Plan
+from scheduler.planreport import Files, plan_report
+from scheduler.readers import Costs, read_costs_text
+from scheduler.report.fitted import print_width
+from scheduler.watching import Watching
+
+__all__ = ["PICTURES", "diff", "report"]
+
+PICTURES = ("timeline", "curve", "strip")
+
+_POINTS = 8
+_SECONDS = 10.0
+"""For each budget and each method of a graph, where nothing else is said."""
+
+_EXACT_LAYERS = 200
+"""Chains up to this long get their whole exact frontier; longer ones one that is thinned."""
+
+_THINNED = 16
+
+
+def report(arguments: Namespace) -> int:
+    """``report``: write one HTML file, or one picture; status 2 when the costs do not belong."""
+    if arguments.picture is not None and arguments.picture not in PICTURES:
+        raise SchedulerError(
+            f"there is no picture {arguments.picture!r}; choose {', '.join(PICTURES)}"
+        )
+    plan = _read_plan(arguments.plan)
+    costs = costs_of(plan, _read_costs(arguments))
+    if arguments.picture == "strip":
+        text = strip_picture(plan, costs.name)
+    elif arguments.picture == "timeline":
+        text = timeline_picture(plan, costs)
+    elif arguments.picture == "curve":
+        text = curve_picture(*_solved(plan, costs, arguments))
+    else:
+        others = None if arguments.no_solve else _solved(plan, costs, arguments)
+        text = plan_report(plan, costs, others, _files(arguments))
+    if arguments.output is None or arguments.output == "-":
+        sys.stdout.write(text)
+    else:
+        write_atomically(arguments.output, text)
+        _say(f"wrote {arguments.output}")
+    return 0
+
+
+def diff(arguments: Namespace) -> int:
+    """``diff``: which layers two plans treat differently, and what each of them costs."""
+    found = diff_plans(_read_plan(arguments.before), _read_plan(arguments.after))
+    if arguments.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    elif arguments.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(found.table())
+    else:
+        print(found.text(("before", "after"), print_width()))
+    return 0
+
+
+def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> tuple[Frontier, Plan, Comparison]:
+    """The plan between all the others of its costs."""
+    of_graph = not (isinstance(costs, CostGraph) and costs.is_chain)
+    budget = plan.budget_bytes or max(plan.peak_bytes + plan.reserved_bytes, 1)
+    most, seconds, points = arguments.max_points, arguments.time_limit, arguments.points
+    if of_graph:
+        seconds, points = seconds or _SECONDS, points or _POINTS
+    elif len(costs) > _EXACT_LAYERS:
+        most = most or _THINNED
+    with _watching(costs, arguments, of_graph) as watching:
+        # What does not apply to these costs is refused by the functions that are called.
+        limits: dict[str, Any] = {
+            "max_points": most,
+            "time_limit": seconds,
+            "threads": arguments.threads,
+        }
+        frontier = api.frontier(costs, points=points, watch=watching.watch, **limits)
+        comparison = api.compare(
+            costs, budget=budget, reserved=plan.reserved_bytes, watch=watching.watch, **limits
+        )
+    return frontier, plan, comparison
+
+
+def _files(arguments: Namespace) -> Files:
+    source = (
+        f"--example {shlex.quote(arguments.example)}"
+        if arguments.example is not None
+        else f"--costs {shlex.quote(arguments.costs)}"
+    )
+    return Files(shlex.quote(arguments.plan), source, shlex.quote(arguments.output or "-"))
+
+
+@contextlib.contextmanager
+def _watching(costs: Costs, arguments: Namespace, of_graph: bool) -> Iterator[Watching]:
+    watching = Watching(costs, quiet=arguments.quiet)
+    if not of_graph:
+        yield watching
+        return
+    arguments.stop_waiting()
+    with watching:
+        yield watching
+
+
+def _read_plan(path: str) -> Plan:
+    if path != "-":
+        return Plan.from_json(read_text(path, "plan file", InvalidPlan), path)
+    return Plan.from_json(sys.stdin.read(), "standard input")
+
+
+def _read_costs(arguments: Namespace) -> Costs:
+    if (arguments.costs is None) == (arguments.example is None):
+        raise SchedulerError(
+            "a report executes the plan on the costs that it was made for: add --costs COSTS, "
+            "or --example NAME, and not both"
+        )
+    if arguments.example is not None:
+        return CostGraph.example(arguments.example)
+    return read_costs_text(read_text(arguments.costs, "cost file"), arguments.costs)
+
+
+def _say(message: str) -> None:
+    print(f"checkpoint-scheduler: {message}", file=sys.stderr)
