@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import builtins
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from solvers.graph import mip, search
-from solvers.graph.lowering import lower
+from solvers.graph.lowering import Run, lower
 from solvers.graph.methods import METHODS, MOST_OPERATIONS
 from solvers.graph.problem import ComputeGraph, LayerGraph, Node
+from solvers.graph.repair import repaired
 from solvers.graph.solution import (
     Graph,
     GraphInfeasible,
@@ -98,6 +100,55 @@ def test_free_order_needs_nothing_again() -> None:
         found = checked(graph, budget, solve(graph, budget))
         assert found.time == least_time(graph) < row["best_time"]
         assert (found.status, found.bound_class) == (Status.OPTIMAL, PlanClass.ANY)
+
+
+def graph_of(edges: list[tuple[int, int]], sizes: list[tuple[int, int]]) -> ComputeGraph:
+    nodes = tuple(Node(f"n{i}", time, size) for i, (time, size) in enumerate(sizes))
+    return ComputeGraph(nodes, tuple(edges))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_free_order_is_never_worse_than_the_given_one(seed: int) -> None:
+    draw = random.Random(seed)
+    n = draw.randint(7, 9)
+    edges = sorted({(draw.randrange(v), v) for v in range(1, n) for _ in range(2)})
+    graph = graph_of(edges, [(draw.randint(1, 99), draw.randint(1, 99)) for _ in range(n)])
+    top = replay_steps(graph, tuple(range(n))).peak_bytes
+    for budget in {(3 * graph.floor[0] + top) // 4, (graph.floor[0] + top) // 2}:
+        try:
+            given: int | None = solve(graph, budget, optimal_in=PlanClass.STAGED).time
+        except GraphInfeasible:
+            given = None
+        if given is not None:
+            assert checked(graph, budget, solve(graph, budget)).time <= given
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ["rlayer100", "tr2", "mlp16", "res4"])
+def test_repair(name: str, strict: bool) -> None:
+    graph = load(name)
+    operations = lower(graph)
+    plan_class = PlanClass.STAGED if name == "rlayer100" else PlanClass.FORWARD
+    found = 0
+    for row in REFERENCE[name]["budgets"]:
+        budget = row["budget_bytes"]
+        runs = repaired(operations, budget, plan_class, lambda: False, strict=strict)
+        if runs is not None:
+            found += 1
+            assert operations.follows(runs, plan_class)
+            done = replay_steps(graph, operations.steps(runs))
+            assert done.peak_bytes <= budget
+            assert done.time >= (row["best_time"] or 0)
+    assert found
+
+
+def test_what_nothing_reads_is_not_run_again() -> None:
+    graph = graph_of([(0, 1), (1, 2)], [(1, 1), (0, 1), (1, 1)])
+    operations = lower(graph)
+    runs = [Run(0), Run(0), Run(1), Run(0), Run(1), Run(1), Run(2), Run(1)]
+    # Of each operation the first run, and what is read; a newer copy serves what follows it.
+    kept = [run.operation for run in operations.useful_runs(runs)]
+    assert kept == [0, 0, 1, 0, 1, 2]
 
 
 def small() -> tuple[ComputeGraph, int]:
@@ -191,6 +242,14 @@ def test_a_known_schedule_is_a_start() -> None:
     staged = solve(graph, 2956, optimal_in=PlanClass.STAGED)
     assert staged.time < best.time
     assert solve(graph, budget, start=staged.steps).time == best.time
+
+
+def test_an_infeasible_free_order_names_the_node_of_the_floor() -> None:
+    graph = as_graph(COUNTEREXAMPLES[0])  # node 7 stands elsewhere in the order that is chosen
+    with pytest.raises(GraphInfeasible) as error:
+        solve(graph, graph.floor[0])
+    assert (error.value.floor_bytes, error.value.floor_node) == graph.floor
+    assert error.value.plan_class is PlanClass.STAGED
 
 
 def test_below_the_floor() -> None:

@@ -22,7 +22,7 @@ still to be read; and S[t+1,v] = S[t,v] where stage t can neither read nor make 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -95,7 +95,14 @@ class Formulation:
         All rows but those of memory.
     """
 
-    def __init__(self, operations: Operations, plan_class: PlanClass) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        plan_class: PlanClass,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`go_on` is called now and then; what it raises ends this."""
+        self._go_on = go_on
         self.operations = operations
         self.plan_class = plan_class
         self.stages = operations.useful(plan_class)
@@ -138,6 +145,7 @@ class Formulation:
         rows = _RowList()
         members = [{*again, stage} for stage, again in enumerate(self.stages)]
         for index, value in enumerate(operations.values):
+            self._go_on()
             self._hold_columns(index, value, members)
             for stage in range(value.maker, n):
                 self._value_in_stage(index, value, stage, members[stage], rows)

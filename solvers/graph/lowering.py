@@ -122,6 +122,25 @@ class Operations:
         """Every operation once, keeping all: nothing runs again."""
         return [Run(i, saved is not None) for i, saved in enumerate(self.saved)]
 
+    def useful_runs(self, runs: Sequence[Run]) -> list[Run]:
+        """The runs without those whose results nothing reads; first runs stay."""
+        firsts: dict[int, int] = {}
+        for step, run in enumerate(runs):
+            firsts.setdefault(run.operation, step)
+        kept: list[Run] = []
+        wanted: set[int | None] = set()  # values that are read after this step
+        for step in reversed(range(len(runs))):
+            run = runs[step]
+            i = run.operation
+            keep = run.keep and self.saved[i] in wanted
+            made = {self.outputs[i], self.saved[i]} if keep else {self.outputs[i]}
+            if not (keep or self.outputs[i] in wanted or firsts[i] == step):
+                continue
+            wanted -= made
+            wanted.update(self.reads[i])
+            kept.append(Run(i, keep))
+        return kept[::-1]
+
     def useful(self, plan_class: PlanClass) -> list[list[int]]:
         """For each stage the operations worth running again there, ascending.
 

@@ -45,7 +45,7 @@ METHODS = MappingProxyType(
             GraphMethod(
                 "greedy",
                 _ANY,
-                "Frees what is cheapest to do without whenever memory is short; no proof.",
+                "Frees what is cheapest to do without when, and where, memory is short; no proof.",
             ),
             GraphMethod(
                 "rounding",
@@ -105,6 +105,19 @@ def _greedy(search: Search) -> None:
             search.offer(runs)
         if search.over:
             return
+    if isinstance(search.operations.graph, ComputeGraph):
+        from solvers.graph.repair import repaired
+
+        for strict in (True, False):
+            runs = repaired(
+                search.operations,
+                search.budget,
+                search.plan_class,
+                lambda: search.over,
+                strict=strict,
+            )
+            if runs is not None:
+                search.offer(runs)
 
 
 def _never() -> bool:

@@ -24,13 +24,17 @@ from solvers.graph.solution import (
 from solvers.graph.worker import Worker
 from solvers.schedule import IllegalPlan
 
-__all__ = ["Search"]
+__all__ = ["OutOfTime", "Search"]
 
 _AT_ONCE = 1500
 """Programs of at most so many columns take a second or so: not worth a process of their own."""
 
 _GRACE = 3.0
 """Seconds that HiGHS may be late before it is ended."""
+
+
+class OutOfTime(Exception):
+    """A limit came while something was under way that is of no use half done."""
 
 
 class Search:
@@ -131,7 +135,7 @@ class Search:
 
     def offer(self, runs: Sequence[Run]) -> bool:
         """Take a schedule of the class if it is the best so far; True: it fits the budget."""
-        return self.offer_steps(self.operations.steps(runs))
+        return self.offer_steps(self.operations.steps(self.operations.useful_runs(runs)))
 
     def offer_steps(self, steps: Steps) -> bool:
         """The same of a schedule of the graph, of which an illegal one is no schedule."""
@@ -176,6 +180,11 @@ class Search:
         """Seconds left; None: no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
+    def go_on(self) -> None:
+        """Raise `OutOfTime` once a limit has come."""
+        if self._out_of_time():
+            raise OutOfTime
+
     def _out_of_time(self) -> bool:
         if self._interrupted is not None and not self.stopped:
             self.stopped = self._interrupted()
@@ -210,6 +219,8 @@ class Search:
         """Do some work on this search; Ctrl-C ends it as a time limit does."""
         try:
             work(self)
+        except OutOfTime:
+            pass  # the best so far stands
         except KeyboardInterrupt:
             self.stopped = True
         finally:
@@ -226,7 +237,8 @@ class Search:
         if self._replay is None or self._steps is None:
             floor, node = self.operations.floor
             proven = self.plan_class if self.infeasible else None
-            raise GraphInfeasible(floor, node, proven)
+            late = self.remaining() == 0.0
+            raise GraphInfeasible(floor, node, proven, out_of_time=late)
         time_ = self._replay.time
         return GraphSolution(
             steps=self._steps,

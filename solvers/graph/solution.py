@@ -72,10 +72,20 @@ class GraphInfeasible(Exception):
     plan_class
         The class in which it is proven that nothing fits; None: nothing is proven, the search
         came to an end without a schedule.
+    out_of_time
+        That end was the time limit.
     """
 
-    def __init__(self, floor_bytes: int, floor_node: int, plan_class: PlanClass | None) -> None:
+    def __init__(
+        self,
+        floor_bytes: int,
+        floor_node: int,
+        plan_class: PlanClass | None,
+        *,
+        out_of_time: bool = False,
+    ) -> None:
         super().__init__(f"nothing fits; the floor is {floor_bytes} bytes")
+        self.out_of_time = out_of_time
         self.floor_bytes = floor_bytes
         self.floor_node = floor_node
         self.plan_class = plan_class

@@ -117,9 +117,15 @@ class _Asked:
     interrupted: Callable[[], bool] | None
     began: float = field(default_factory=time.monotonic)
 
-    def search(self, plan_class: PlanClass, operations: Operations | None = None) -> Search:
-        left = None
-        if self.time_limit is not None:
+    def search(
+        self,
+        plan_class: PlanClass,
+        operations: Operations | None = None,
+        seconds: float | None = None,
+    ) -> Search:
+        """A search of these operations, by default the graph's; `seconds`: not all that is left."""
+        left = seconds
+        if left is None and self.time_limit is not None:
             left = max(0.0, self.time_limit - (time.monotonic() - self.began))
         return Search(
             self.operations if operations is None else operations,
@@ -152,7 +158,11 @@ def _any(asked: _Asked) -> GraphSolution:
 
 
 def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
-    """Graphs without a backward part: the order matters more than what is run again."""
+    """Graphs without a backward part: the order matters more than what is run again.
+
+    First an order of small peak; where that is not enough, the better of what can be done in it
+    and in the given one. Both claim what they prove for their own order only.
+    """
     from solvers.graph.order import original_schedule, reorder, reordered
 
     assert isinstance(asked.graph, ComputeGraph)
@@ -165,9 +175,18 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
     search.offer_steps(order)
     if search.over:
         return search.solution()
-    graph = reordered(asked.graph, order)
-    inner = asked.search(PlanClass.STAGED, lower(graph))
+    left = search.remaining()
+    inner = asked.search(
+        PlanClass.STAGED,
+        lower(reordered(asked.graph, order)),
+        None if left is None else left / 2,
+    )
+    _begin(inner, None)
     inner.run(find_best)
+    if not search.over:
+        search.run(find_best)
+    if inner.time is None or (search.time is not None and search.time <= inner.time):
+        return search.solution()
     result = inner.solution()
     steps = [step for step in result.steps if isinstance(step, int)]  # those of a compute graph
     return replace(result, steps=original_schedule(order, steps))

@@ -57,7 +57,7 @@ class _Proof:
     def __init__(self, search: Search) -> None:
         self.search = search
         search.stage = "formulating"
-        self.formulation = Formulation(search.operations, search.plan_class)
+        self.formulation = Formulation(search.operations, search.plan_class, search.go_on)
         self.memory_rows: dict[tuple[int, int], Rows] = {}
         self.cuts: list[Rows] = []
         self.upper = np.ones(len(self.formulation))
