@@ -106,9 +106,9 @@ def solve(
         The budget, the reserve or a limit is missing or no size.
     InfeasibleBudget
         No plan of the method fits; carries the smallest budget that does, and what sets it. For
-        graphs an `InfeasibleGraph`, with the floor of all plans.
+        graphs an `InfeasibleGraph`, with the floor of its class of plans.
     NoPlanFound
-        The time limit came before a plan of a graph, or a proof that there is none.
+        The search of a graph ended, mostly by its time limit, without a plan or a proof.
     UnknownMethod, UnsuitableMethod
         There is no such method, or it or another argument does not apply to these costs.
     """

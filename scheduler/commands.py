@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from scheduler import api
 from scheduler.costs import CostGraph
@@ -25,7 +24,7 @@ from scheduler.report.fitted import print_width
 from scheduler.report.table import spread
 from scheduler.text import format_both, format_bytes, format_time
 from scheduler.units import parse_bytes
-from scheduler.watching import Watching
+from scheduler.watching import watched
 
 __all__ = ["compare", "frontier", "show", "solve"]
 
@@ -38,7 +37,7 @@ _DATA = (
 def solve(arguments: Namespace) -> int:
     """``solve``: print the plan, and write it where asked."""
     costs, reserved = _read_reserving(arguments)
-    with _watching(costs, arguments) as watching:
+    with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
         try:
             plan = api.solve(
                 costs,
@@ -69,7 +68,7 @@ def solve(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """``compare``: one row a method; status 3 when nothing fits, 4 when nothing was found."""
     costs, reserved = _read_reserving(arguments)
-    with _watching(costs, arguments) as watching:
+    with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
         comparison = api.compare(
             costs,
             budget=_budget(arguments),
@@ -104,7 +103,7 @@ def frontier(arguments: Namespace) -> int:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
     costs = _read_costs(arguments)
     of_graph = not (isinstance(costs, CostGraph) and costs.is_chain)
-    with _watching(costs, arguments) as watching:
+    with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
         result = api.frontier(
             costs,
             max_points=arguments.max_points,
@@ -164,9 +163,7 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
         print("Not replayed: --costs COSTS executes it on the costs that it was made for.")
         return
     costs = read_costs_text(*_read(arguments.plan_costs, "cost file"))
-    if not arguments.csv and not arguments.json:
-        # What the plan says is shown even where its replay will say that it is not so.
-        print("\n".join(plan_summary(plan, print_width())), end="\n\n")
+    # What the plan says is shown only once its replay says the same.
     done = plan.replay(costs)
     rows = plan_rows(plan, costs)
     if arguments.csv:
@@ -175,6 +172,7 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
         record = {"peak_bytes": done.peak_bytes, "time": done.time, "set_by": done.set_by}
         print(json.dumps({**record, "rows": [row._asdict() for row in rows]}, indent=1))
     else:
+        print("\n".join(plan_summary(plan, print_width())), end="\n\n")
         print(rows_text(plan, rows, print_width()), end="\n\n")
         said = (
             f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
@@ -245,18 +243,6 @@ def _say_state(state_bytes: int, what: str) -> None:
 
 def _say(message: str) -> None:
     print(f"checkpoint-scheduler: {message}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _watching(costs: Costs, arguments: Namespace) -> Iterator[Watching]:
-    """Progress and Ctrl-C of a graph's solvers; a chain's know neither."""
-    watching = Watching(costs, quiet=arguments.quiet)
-    if isinstance(costs, CostGraph) and costs.is_chain:
-        yield watching
-        return
-    arguments.stop_waiting()
-    with watching:
-        yield watching
 
 
 def _read(path: str, what: str, error: type[SchedulerError] = InvalidCosts) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.jsontext import finite
 from scheduler.plan import excess
 from scheduler.report.table import WIDTH, aligned, format_percent, wrapped
-from scheduler.text import format_both, format_bytes, format_time
+from scheduler.text import format_both, format_bytes, format_exact, format_time, more_than_budget
 
 __all__ = ["Comparison", "MethodRow"]
 
@@ -116,8 +116,8 @@ class Comparison:
         if not best.fits:
             smallest = best.peak_bytes + self.reserved_bytes
             return (
-                f"No plan fits: the smallest feasible budget is {smallest} bytes "
-                f"({format_bytes(smallest)}), set by {self.set_by}."
+                f"No plan fits: the smallest feasible budget is {format_exact(smallest)}"
+                f"{more_than_budget(smallest, self.budget_bytes)}, set by {self.set_by}."
             )
         if best.overhead == 0:
             return "Nothing needs to be recomputed within this budget."

@@ -218,9 +218,9 @@ def _record(row: GraphRow) -> dict[str, object]:
 def _note(error: SchedulerError, limit: float) -> str:
     if isinstance(error, InfeasibleGraph):
         # Below the floor no method can do anything, and the conclusion says so once.
-        return f"no plan of class {error.plan_class!r} fits" if error.plan_class else ""
+        return "" if error.is_below_floor else f"no plan of class {error.plan_class!r} fits"
     if isinstance(error, NoPlanFound):
-        return f"found no plan in {limit:g} s"
+        return f"found no plan in {limit:g} s" if error.out_of_time else "ended without a plan"
     return str(error)
 
 

@@ -17,7 +17,7 @@ from scheduler.limits import Budget, read_budget
 from scheduler.pareto import Frontier
 from scheduler.readers import Costs
 from scheduler.report.table import aligned, format_percent, spread, wrapped
-from scheduler.text import format_both, format_bytes, format_time, shown
+from scheduler.text import format_both, format_bytes, format_exact, format_time, shown
 from scheduler.values import plain
 from solvers.graph.lowering import lower
 from solvers.graph.solution import Graph, GraphSolution, PlanClass, least_time
@@ -26,6 +26,9 @@ __all__ = ["ROW_FIELDS", "GraphFrontier", "read_sweep"]
 
 POINTS = 8
 """Budgets of a sweep where the caller says nothing."""
+
+MOST_POINTS = 1_000
+"""Budgets of a sweep at most: each is solved on its own."""
 
 POINT_SECONDS = 30.0
 """What each of them is given where the caller says nothing."""
@@ -48,13 +51,18 @@ def read_sweep(points: object) -> int:
     Raises
     ------
     InvalidBudget
-        It is not a whole number of at least 1.
+        It is not a whole number from 1 to `MOST_POINTS`.
     """
     value = plain(points)
     if value is None:
         return POINTS
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidBudget(f"points must be a whole number of at least 1, got {shown(value)}")
+    if value > MOST_POINTS:
+        raise InvalidBudget(
+            f"points must be at most {MOST_POINTS:,} for a graph, each a budget to solve for, got "
+            f"{shown(value)}; give fewer"
+        )
     return value
 
 
@@ -162,7 +170,7 @@ class GraphFrontier(Frontier):
             smallest = min(each.solution.peak_bytes for each in self._swept) + size.reserved
             raise below or NoPlanFound(
                 f"the sweep has no plan within a budget of {format_both(size.asked)}: its smallest "
-                f"needs {smallest} bytes ({format_bytes(smallest)}); solve for this budget"
+                f"needs {format_exact(smallest)}; solve for this budget"
             )
         best = min(fitting, key=lambda each: (each.solution.time, each.solution.peak_bytes))
         above = [each.solution for each in self._swept if each.budget >= size.available]
@@ -247,7 +255,7 @@ def _budgets(graph: Graph, most: int, points: int) -> list[int]:
     """Budgets from the floor up, evenly spread, without `most` itself, which needs no search."""
     floor, _ = lower(graph).floor
     spread = [floor + (most - floor) * i // max(points - 1, 1) for i in range(points - 1)]
-    return [budget for i, budget in enumerate(spread) if budget < most and budget not in spread[:i]]
+    return [budget for budget in dict.fromkeys(spread) if budget < most]
 
 
 def _lowered(swept: Sequence[_Swept]) -> list[_Swept]:

@@ -11,7 +11,7 @@ from scheduler.graphplan import GraphPlan, keep_all_steps, problem_of
 from scheduler.limits import Budget
 from scheduler.readers import Costs
 from scheduler.report.graphtext import operation_text
-from scheduler.text import format_both, format_bytes
+from scheduler.text import format_both, format_exact
 from solvers.graph.lowering import lower
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
@@ -39,9 +39,9 @@ def solve_graph(
     Raises
     ------
     InfeasibleGraph
-        It is proven that no plan fits: of all plans, or of the class that was asked.
+        It is proven that no plan fits: of all plans, or of a class of plans.
     NoPlanFound
-        The time was up, or the search interrupted, before there was a plan.
+        The method came to its end, or its time was up, or it was interrupted, without a plan.
     UnsuitableMethod
         The method does not accept the graph.
     """
@@ -177,48 +177,89 @@ def below_floor(graph: Graph, size: Budget, method: str) -> InfeasibleGraph | No
     floor, operation = lower(graph).floor
     if size.available >= floor:
         return None
-    return _below(graph, floor, operation, size, method, any_order=False)
+    return _below(graph, floor, operation, size, method, in_order=_has_layers(graph))
 
 
 def _below(
-    graph: Graph, floor: int, operation: int, size: Budget, method: str, *, any_order: bool
+    graph: Graph, floor: int, operation: int, size: Budget, method: str, *, in_order: bool
 ) -> InfeasibleGraph:
+    # Which gradients are live beside a layer depends on the order of the backwards.
+    plan_class = PlanClass.STAGED.value if in_order else None
     set_by = _setter(graph, operation)
-    if not isinstance(graph, ComputeGraph) and not any_order:
-        # Which gradients are live beside a layer depends on the order of the backwards.
-        set_by += " (with the layers in this order)"
-    return InfeasibleGraph(size.asked, floor + size.reserved, set_by, size.reserved, method)
+    needs = floor + size.reserved
+    return InfeasibleGraph(
+        size.asked, needs, set_by, size.reserved, method, plan_class, in_order=in_order
+    )
 
 
 def _refusal(
     graph: Graph, error: GraphInfeasible, size: Budget, search: Search, *, interrupted: bool
 ) -> SchedulerError:
-    floor = error.floor_bytes
+    floor, of_any = error.floor_bytes, _is_of_any(search)
+    in_order = _has_layers(graph) and not of_any
+    if search.method == "keep-all":
+        return _without_room(graph, size)
     if size.available < floor:
-        any_order = search.method == "exhaustive" or search.optimal_in is PlanClass.ANY
-        return _below(graph, floor, error.floor_node, size, search.method, any_order=any_order)
+        return _below(graph, floor, error.floor_node, size, search.method, in_order=in_order)
     set_by = _setter(graph, error.floor_node)
     floor += size.reserved
     if error.plan_class is not None:
+        within = error.plan_class.value
         return InfeasibleGraph(
-            size.asked, floor, set_by, size.reserved, search.method, error.plan_class.value
+            size.asked, floor, set_by, size.reserved, search.method, within, in_order=in_order
         )
+    which = "in this order of layers" if in_order else "of all plans"
     unknown = (
-        f"whether there is one is not known: the floor of all plans is {floor} bytes "
-        f"({format_bytes(floor)}), set by {set_by}"
+        f"whether there is one is not known: the floor {which} is {format_exact(floor)}, "
+        f"set by {set_by}"
     )
     budget = f"a budget of {format_both(size.asked)}"
     if interrupted:
         return NoPlanFound(f"interrupted before a plan was found within {budget}; {unknown}")
-    if search.time_limit is not None:
-        return NoPlanFound(
-            f"no plan was found within {budget} in the time limit of {search.time_limit:g} s; "
-            f"{unknown}; give more time or a larger budget"
+    # Of all plans none is left out, so that only time ends that search without an answer.
+    late = search.time_limit is not None and (error.out_of_time or of_any)
+    return NoPlanFound(_not_found(graph, search, budget, unknown, late=late), out_of_time=late)
+
+
+def _not_found(graph: Graph, search: Search, budget: str, unknown: str, *, late: bool) -> str:
+    """Why there is no plan, where the search ended by itself or was out of time."""
+    # Only a failing call needs it.
+    from solvers.graph.methods import MOST_OPERATIONS
+
+    limit = f" in the time limit of {search.time_limit:g} s" if late else ""
+    advice = "give more time or a larger budget" if late else "try a larger budget"
+    count = len(lower(graph))
+    if search.method == "auto" and count > MOST_OPERATIONS:
+        tried = "eviction and plans over blocks were" if _has_layers(graph) else "eviction was"
+        return (
+            f"no plan was found within {budget}{limit}: of {count:,} operations, more than the "
+            f"{MOST_OPERATIONS:,} about which something can be proven, only {tried} tried; "
+            f"{unknown}; {advice}"
         )
-    return NoPlanFound(
-        f"method {search.method!r} found no plan within {budget}; {unknown}; "
-        "try another method or a larger budget"
+    if late:
+        return f"no plan was found within {budget}{limit}; {unknown}; {advice}"
+    other = "" if search.method == "auto" else "method 'auto' or "
+    return (
+        f"method {search.method!r} came to its end without a plan within {budget}; {unknown}; "
+        f"more time would not help: try {other}a larger budget"
     )
+
+
+def _without_room(graph: Graph, size: Budget) -> InfeasibleGraph:
+    """The error of method "keep-all", whose one plan does not fit."""
+    steps = keep_all_steps(graph)
+    done = replay_steps(graph, steps)
+    set_by = operation_text(steps[done.peak_step], node_names(graph))
+    needs = done.peak_bytes + size.reserved
+    return InfeasibleGraph(size.asked, needs, set_by, size.reserved, "keep-all")
+
+
+def _is_of_any(search: Search) -> bool:
+    return search.method == "exhaustive" or search.optimal_in is PlanClass.ANY
+
+
+def _has_layers(graph: Graph) -> bool:
+    return not isinstance(graph, ComputeGraph)
 
 
 def _setter(graph: Graph, operation: int) -> str:

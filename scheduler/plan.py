@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidPlan
 from scheduler.files import read_text, write_atomically
-from scheduler.planfields import check_record, excess, steps_key
+from scheduler.planfields import check_record, check_replayed, excess, steps_key
 from scheduler.planfile import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
 from scheduler.planreplay import Measured, PlanReplay
 from scheduler.readers import as_costs
@@ -141,8 +141,8 @@ class Plan:
         Raises
         ------
         InvalidPlan
-            No costs are at hand, they are not those of the plan, the plan cannot be executed, or
-            its peak or time is not what the plan says.
+            No costs are at hand, they are not those of the plan, the plan cannot be executed, its
+            peak or time is not what the plan says, or its bound contradicts them.
         """
         ticks, done, everything = self._measured(costs)
         claims = (
@@ -165,6 +165,7 @@ class Plan:
                     f"the plan says {what} of {said_time} {self.time_unit}, its replay gives "
                     f"{found_time}; it was changed after it was solved: solve again"
                 )
+        check_replayed(self._head())
         return PlanReplay(done.peak_bytes, done.ticks / ticks, done.set_by)
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:

@@ -13,7 +13,7 @@ from scheduler.text import did_you_mean, ordinal, shown
 from solvers.graph.solution import PlanClass
 from solvers.problem import LIMIT
 
-__all__ = ["check_record", "excess", "steps_key"]
+__all__ = ["check_record", "check_replayed", "excess", "steps_key"]
 
 _OTHER_FILES = {
     "checkpoint-scheduler/costs/": (
@@ -79,6 +79,25 @@ def _check_schema(record: Mapping[Any, Any]) -> None:
         if isinstance(schema, str) and schema.startswith(prefix):
             raise InvalidPlan(sentence)
     raise InvalidPlan(f"unknown schema {shown(schema)}; a plan file has {SCHEMA!r}")
+
+
+def check_replayed(values: Mapping[str, Any]) -> None:
+    """Refuse a bound that contradicts what a replay has found to be so, by a plan file's names.
+
+    Raises
+    ------
+    InvalidPlan
+        Keeping everything fits and is faster than the bound, or the fields contradict each other.
+    """
+    _check_together(values)
+    budget, bound = values["budget_bytes"], values["lower_bound_time"]
+    needed = values["keep_all_peak_bytes"] + values["reserved_bytes"]
+    everything = values["keep_all_time"]
+    if (budget is None or needed <= budget) and bound > everything:
+        raise InvalidPlan(
+            f"the plan says a lower bound of {bound}, but keeping everything takes {everything} "
+            "and fits its budget; it was changed after it was solved: solve again"
+        )
 
 
 def _check_together(values: Mapping[str, Any]) -> None:

@@ -101,10 +101,7 @@ def plan_rows(plan: Plan, costs: object = None) -> list[PlanRow]:
 
 def plan_summary(plan: Plan, width: int) -> list[str]:
     """What is known of a plan, each figure beside its label, in lines of at most `width`."""
-    if isinstance(plan, GraphPlan):
-        lines = graph_summary_lines(plan, None)
-    else:
-        lines = summary_lines(plan)
+    lines = graph_summary_lines(plan, None) if isinstance(plan, GraphPlan) else summary_lines(plan)
     indent = " " * (10 if width >= 60 else 4)
     return [part for each in lines for part in _continued(each, width, indent)]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from typing import Any
 
 from scheduler import api
@@ -24,7 +22,7 @@ from scheduler.plan import Plan
 from scheduler.planreport import Files, plan_report
 from scheduler.readers import Costs, read_costs_text
 from scheduler.report.fitted import print_width
-from scheduler.watching import Watching
+from scheduler.watching import watched
 
 __all__ = ["PICTURES", "diff", "report"]
 
@@ -86,7 +84,7 @@ def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> tuple[Frontier, P
         seconds, points = seconds or _SECONDS, points or _POINTS
     elif len(costs) > _EXACT_LAYERS:
         most = most or _THINNED
-    with _watching(costs, arguments, of_graph) as watching:
+    with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
         # What does not apply to these costs is refused by the functions that are called.
         limits: dict[str, Any] = {
             "max_points": most,
@@ -107,17 +105,6 @@ def _files(arguments: Namespace) -> Files:
         else f"--costs {shlex.quote(arguments.costs)}"
     )
     return Files(shlex.quote(arguments.plan), source, shlex.quote(arguments.output or "-"))
-
-
-@contextlib.contextmanager
-def _watching(costs: Costs, arguments: Namespace, of_graph: bool) -> Iterator[Watching]:
-    watching = Watching(costs, quiet=arguments.quiet)
-    if not of_graph:
-        yield watching
-        return
-    arguments.stop_waiting()
-    with watching:
-        yield watching
 
 
 def _read_plan(path: str) -> Plan:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "format_both", "format_bytes", "format_time", "ordinal", "shown"]
+__all__ = ["did_you_mean", "format_both", "format_bytes", "format_exact", "format_time"]
+__all__ += ["more_than_budget", "ordinal", "shown"]
 
-_BINARY = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_DECIMAL = ((10**9, "GB", 2**30, "GiB"), (10**6, "MB", 2**20, "MiB"), (10**3, "KB", 2**10, "KiB"))
+_BINARY = (
+    (2**50, "PiB"),
+    (2**40, "TiB"),
+    (2**30, "GiB"),
+    (2**20, "MiB"),
+    (2**10, "KiB"),
+)
+_DECIMAL = (
+    (10**15, "PB", 2**50, "PiB"),
+    (10**12, "TB", 2**40, "TiB"),
+    (10**9, "GB", 2**30, "GiB"),
+    (10**6, "MB", 2**20, "MiB"),
+    (10**3, "KB", 2**10, "KiB"),
+)
 _TIMES = ("ns", "us", "ms", "s")
 
 
 def format_bytes(n: int) -> str:
-    """`n` bytes as torch prints sizes: ``3.258 GiB``, ``64.00 KiB``, ``512 B``."""
+    """`n` bytes as torch prints sizes: ``3.258 GiB``, ``64.00 KiB``, ``512 B``.
+
+    Beyond what it prints there are TiB and PiB.
+    """
     for size, unit in _BINARY:
         if abs(n) >= size:
             return f"{_four_digits(n / size)} {unit}"
@@ -24,7 +41,23 @@ def format_both(n: int) -> str:
     for decimal, unit, binary, binary_unit in _DECIMAL:
         if abs(n) >= decimal:
             return f"{n / decimal:.2f} {unit} ({n / binary:.2f} {binary_unit})"
-    return f"{n} bytes"
+    return _counted(n)
+
+
+def format_exact(n: int) -> str:
+    """`n` bytes to the last of them: ``2112 bytes (2.062 KiB)``, ``512 bytes``."""
+    return _counted(n) if abs(n) < 2**10 else f"{_counted(n)} ({format_bytes(n)})"
+
+
+def more_than_budget(n: int, budget: int) -> str:
+    """``, 20 bytes more than the budget`` where the figures of both are the same, or nothing."""
+    if n <= budget or format_bytes(n) != format_bytes(budget):
+        return ""
+    return f", {_counted(n - budget)} more than the budget"
+
+
+def _counted(n: int) -> str:
+    return "1 byte" if n == 1 else f"{n} bytes"
 
 
 def format_time(value: float, unit: str) -> str:
@@ -39,6 +72,8 @@ def format_time(value: float, unit: str) -> str:
         while 0 < abs(value) < 1 and step > 0:
             value, step = value * 1000, step - 1
         unit = _TIMES[step]
+    if 1000 <= abs(value) < math.inf and value == int(value):
+        value = int(value)
     return f"{_four_digits(value)} {unit}"
 
 

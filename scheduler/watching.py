@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from scheduler.costs import CostGraph
 from scheduler.graphlimits import Watch
 from scheduler.plan import excess
 from scheduler.readers import Costs
@@ -17,9 +20,12 @@ from scheduler.report.table import format_percent
 from scheduler.text import format_time
 from solvers.graph.solution import Progress
 
-__all__ = ["Watching"]
+__all__ = ["Watching", "watched"]
 
 _CLEAR = "\r\x1b[K"
+_LONG = 100
+"""Layers from which on a chain is announced: it is solved in one go, which nothing can watch."""
+
 _PAUSE = 0.1
 """Seconds between two lines of progress."""
 
@@ -48,6 +54,21 @@ class Watching:
         self._stage = ""
         self._last = 0.0
         self._before: Any = None
+
+    @contextlib.contextmanager
+    def announcing(self, words: str) -> Iterator[None]:
+        """Show a line on a terminal until it is done."""
+        if not self._shows:
+            yield
+            return
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"{_CLEAR}{words[: width - 1]}")
+        sys.stderr.flush()
+        try:
+            yield
+        finally:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
 
     @property
     def watch(self) -> Watch:
@@ -101,3 +122,30 @@ class Watching:
 
     def _time(self, ticks: int) -> str:
         return format_time(ticks / self._ticks, self._costs.time_unit)
+
+
+@contextlib.contextmanager
+def watched(costs: Costs, stop_waiting: Callable[[], None], *, quiet: bool) -> Iterator[Watching]:
+    """Progress and Ctrl-C of a graph's solvers; a chain's know neither, so a long one is announced.
+
+    Parameters
+    ----------
+    costs
+        What is solved.
+    stop_waiting
+        Ends what a person who waits is told where nothing else is said.
+    quiet
+        Show nothing.
+    """
+    watching = Watching(costs, quiet=quiet)
+    if not (isinstance(costs, CostGraph) and costs.is_chain):
+        stop_waiting()
+        with watching:
+            yield watching
+    elif len(costs) < _LONG:
+        yield watching
+    else:
+        stop_waiting()
+        words = f"solving {len(costs)} layers; the first run on a machine compiles the solver too"
+        with watching.announcing(words):
+            yield watching

@@ -205,14 +205,13 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         .replace('"lower_bound_time": 9', '"lower_bound_time": 8')
     )
     status, out, err = run(capsys, "show", str(path), "--costs", str(costs))
-    assert status == 2
+    assert (status, out) == (2, "")
     assert "the plan says a time of 82101.4286 ms, its replay gives 92101.4286" in err
     path.write_text(solve(GPT2, 5).to_json().replace("[1, 3]", "[1, 2]"))
     message = refused(capsys, "show", str(path))
     assert "items[1].body[2]: starts at layer 3 ('3'), but the list that it is in ends" in message
     message = refused(capsys, "show", str(costs), "--costs", str(costs))
     assert "--costs replays a plan" in message
-    assert out
 
 
 # --- bad input ----------------------------------------------------------------------------------

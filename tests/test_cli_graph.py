@@ -111,7 +111,7 @@ def test_compare(capsys: Capture, unet: str) -> None:
     status, out, err = run(capsys, "compare", unet, "--budget", "1000")
     assert status == 3
     assert "keep-all" in out
-    assert err.startswith("checkpoint-scheduler: error: no plan fits a budget of 1.00 KB")
+    assert err.startswith("checkpoint-scheduler: error: no plan of class 'staged' fits a budget")
 
 
 def test_frontier(capsys: Capture, unet: str) -> None:
@@ -180,7 +180,7 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, unet: str) -> N
 
 def found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def say(graph: Graph, *_: object, **__: object) -> GraphSolution:
-        raise GraphInfeasible(9100, 5, None)
+        raise GraphInfeasible(9100, 5, None, out_of_time=True)
 
     monkeypatch.setattr(solver, "solve", say)
 

@@ -216,7 +216,7 @@ def test_below_the_floor_the_operation_is_named() -> None:
     name = TR2.nodes[node].name
     assert message == (
         f"no plan fits a budget of 2.11 KB (2.06 KiB): the computation of {name!r} alone needs "
-        f"{floor} bytes (2.062 KiB); give at least that much"
+        f"{floor} bytes (2.062 KiB), 1 byte more than the budget; give at least that much"
     )
     with pytest.raises(InfeasibleBudget) as caught:
         solve(TR2, budget=floor + 99, reserved=100)
@@ -227,9 +227,59 @@ def test_below_the_floor_the_operation_is_named() -> None:
 
 def test_below_the_floor_of_layers() -> None:
     message = sentence(InfeasibleGraph, solve, UNET, budget=1000)
-    assert "the backward of 'up1' (with the layers in this order) alone needs" in message
+    assert "in this order of layers the backward of 'up1' alone needs" in message
     message = sentence(InfeasibleGraph, solve, UNET, budget=1000, optimal_in="any")
-    assert "the backward of 'up1' alone needs" in message
+    assert ": the backward of 'up1' alone needs" in message
+    assert message.startswith("no plan fits")
+
+
+def test_another_order_of_layers_may_need_less() -> None:
+    apart = CostGraph(
+        (
+            LayerCost("a", forward_time=2, backward_time=1, output_bytes=0, saved_bytes=9),
+            replace(layer("b", 0, 0), gradient_bytes=6),
+        ),
+        edges=(),
+    )
+    with pytest.raises(InfeasibleGraph) as caught:
+        solve(apart, budget=10)
+    assert str(caught.value) == (
+        "no plan of class 'staged' fits a budget of 10 bytes: in this order of layers the backward "
+        "of 'a' alone needs 15 bytes; give at least that much, or try other orders of a "
+        "small graph with optimal_in 'any'"
+    )
+    assert caught.value.plan_class == "staged"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.in_order) == (str(caught.value), True)
+    assert solve(apart, budget=10, optimal_in="any").peak_bytes == 9
+    tight = compare(apart, budget=10, time_limit=10)
+    assert not any("fits" in row.note for row in tight.rows)  # the conclusion says it once
+
+
+def test_what_is_not_known_of_layers_is_of_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, GraphInfeasible(9100, 5, None))
+    message = sentence(NoPlanFound, solve, UNET, budget=9500)
+    assert "the floor in this order of layers is 9100 bytes" in message
+    answer(monkeypatch, GraphInfeasible(9100, 5, PlanClass.FORWARD))
+    message = sentence(InfeasibleGraph, solve, UNET, budget=9500)
+    assert "proven: the floor in this order of layers is 9100 bytes" in message
+
+
+def test_keeping_everything_needs_so_much() -> None:
+    message = sentence(InfeasibleGraph, solve, TR2, budget=TR2_PEAK, reserved=1, method="keep-all")
+    assert message.startswith("keeping everything does not fit a budget of ")
+    assert f"it needs {TR2_PEAK + 1} bytes" in message
+    assert message.endswith("method 'auto' may need less")
+
+
+def test_beyond_what_can_be_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = tuple(NodeCost(f"n{i}", time=1, bytes=1) for i in range(1501))
+    path = ComputeCosts(nodes, tuple((i, i + 1) for i in range(1500)))
+    answer(monkeypatch, GraphInfeasible(2, 1, None))
+    message = sentence(NoPlanFound, solve, path, budget=2)
+    assert "of 1,501 operations, more than the 1,500 about which something" in message
+    assert "only eviction was tried" in message
+    assert message.endswith("; try a larger budget")
 
 
 def test_what_is_proven_infeasible_in_a_class() -> None:
@@ -262,7 +312,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, what: GraphSolution | Exception) -> 
 
 def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     floor, node = problem_of(TR2).floor  # type: ignore[union-attr]
-    answer(monkeypatch, GraphInfeasible(floor, node, None))
+    answer(monkeypatch, GraphInfeasible(floor, node, None, out_of_time=True))
 
     def message(**keywords: Any) -> str:
         return sentence(NoPlanFound, solve, TR2, budget=2500, **keywords)
@@ -272,9 +322,10 @@ def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> No
         f"no plan was found within a budget of 2.50 KB (2.44 KiB) in the time limit of 2.5 s; "
         f"{unknown}, set by the computation of "
     )
-    said = message(method="greedy")
-    assert said.startswith("method 'greedy' found no plan within a budget of ")
-    assert said.endswith("; try another method or a larger budget")
+    answer(monkeypatch, GraphInfeasible(floor, node, None))
+    said = message(method="greedy", time_limit=2.5)
+    assert said.startswith("method 'greedy' came to its end without a plan within a budget of ")
+    assert said.endswith("; more time would not help: try method 'auto' or a larger budget")
     watch = Watch(interrupted=lambda: True)
     assert message(watch=watch).startswith("interrupted before a plan was found within a budget")
 
@@ -397,6 +448,22 @@ def test_a_sweep_has_a_plan_for_any_budget(sweep: GraphFrontier) -> None:
     assert "alone needs" in sentence(InfeasibleGraph, sweep.plan, 10)
 
 
+def test_a_sweep_has_so_many_budgets_at_most() -> None:
+    message = sentence(InvalidBudget, frontier, UNET, points=1001)
+    assert message == (
+        "points must be at most 1,000 for a graph, each a budget to solve for, got 1001; give fewer"
+    )
+
+
+def test_budgets_that_coincide_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ComputeCosts(tuple(NodeCost(name, time=1, bytes=2) for name in "abcd"), ((0, 3), (1, 2)))
+    calls = answer(monkeypatch, GraphInfeasible(2, 1, None))
+    made = frontier(path, points=1000)
+    assert isinstance(made, GraphFrontier)
+    floor, most = problem_of(path).floor[0], made.keep_all_peak_bytes  # type: ignore[union-attr]
+    assert len(calls) == len(made.failed) == most - floor > 0
+
+
 def test_a_sweep_as_data_and_in_words(sweep: GraphFrontier) -> None:
     record = json.loads(json.dumps(sweep.to_dict()))
     assert [(row["peak_bytes"], row["time"]) for row in record["points"]] == list(sweep.points)
@@ -459,7 +526,7 @@ def test_a_bound_holds_for_smaller_budgets(monkeypatch: pytest.MonkeyPatch) -> N
     assert made.plans[0].budget_bytes is not None
     assert made.plans[0].budget_bytes < 4 * TR2_PEAK // 5
     assert made.failed
-    assert all("method 'auto' found no plan within" not in why for _, why in made.failed)
+    assert all("method 'auto' came to its end" in why for _, why in made.failed)
     assert sentence(NoPlanFound, made.plan, good.peak_bytes - 1).startswith(
         "the sweep has no plan within a budget of 2.94 KB (2.87 KiB): its smallest needs "
     )
@@ -561,7 +628,7 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
     tight = compare(UNET, budget=1000, time_limit=10)
     assert not tight.optimal.fits
     assert tight.conclusion().startswith(
-        "No plan fits a budget of 1.00 KB (0.98 KiB): the backward"
+        "No plan of class 'staged' fits a budget of 1.00 KB (0.98 KiB): in this order of layers"
     )
     assert [row.note for row in rows(tight).values()][1] == ""
     costs, problem = counterexample(0)
@@ -573,6 +640,9 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
 def test_compare_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     floor, node = problem_of(TR2).floor  # type: ignore[union-attr]
     answer(monkeypatch, GraphInfeasible(floor, node, None))
+    ended = compare(TR2, budget=2500, time_limit=3)
+    assert rows(ended)["rounding"].note == "ended without a plan"
+    answer(monkeypatch, GraphInfeasible(floor, node, None, out_of_time=True))
     comparison = compare(TR2, budget=2500, time_limit=3)
     assert comparison.conclusion() == "No method found a plan within this budget."
     assert rows(comparison)["rounding"].note == "found no plan in 3 s"
@@ -588,7 +658,7 @@ def test_compare_that_is_interrupted() -> None:
 def test_compare_counts_what_is_reserved() -> None:
     comparison = compare(UNET, budget=UNET_PEAK, reserved=1, time_limit=10)
     assert not rows(comparison)["keep-all"].fits
-    assert "1 bytes of it reserved" in str(comparison)
+    assert "1 byte of it reserved" in str(comparison)
     assert "max_points limits" in sentence(
         UnsuitableMethod, compare, UNET, budget=UNET_PEAK, max_points=20
     )

@@ -315,6 +315,22 @@ def test_a_plan_that_was_changed_is_found_out() -> None:
         assert part in sentence(plan.replay, GRAPH)
 
 
+def test_a_bound_that_keeping_everything_beats_is_found_out() -> None:
+    needed = PLAN.keep_all_peak_bytes + PLAN.reserved_bytes
+    bound = PLAN.keep_all_time + 0.5
+    claim = replace(PLAN, budget_bytes=needed, status="feasible", lower_bound_time=bound)
+    assert f"a lower bound of {bound}, but keeping everything takes" in sentence(
+        claim.replay, GRAPH
+    )
+    tight = replace(claim, budget_bytes=needed - 1)
+    assert tight.replay(GRAPH).peak_bytes == PLAN.peak_bytes
+
+
+def test_optimal_is_what_its_bound_says() -> None:
+    claim = replace(PLAN, status="optimal", lower_bound_time=PLAN.time - 1)
+    assert "it is optimal only when the two are equal" in sentence(claim.replay, GRAPH)
+
+
 def test_a_plan_holds_for_its_costs_only() -> None:
     plan = Plan.from_json(PLAN.to_json())
     other = replace(GRAPH, edges=GRAPH.edges[:-1])

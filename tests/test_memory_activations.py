@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -202,3 +203,5 @@ def test_bad_input(name: str) -> None:
 def test_what_has_no_formula_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="no formula for autocast with LoRA"):
         block_activations(llama(48, 6, 2, 100), 1, 8, precision="autocast", attention="eager")
+    with pytest.raises(UnsupportedModel, match=r"which sdpa does not do, .* attention='eager'"):
+        block_activations(replace(llama(48, 6, 2, 100), family="gemma2"), 1, 8)

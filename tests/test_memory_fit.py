@@ -320,6 +320,20 @@ def test_longer_than_the_model_was_made_for() -> None:
     assert len(fit("llama-3-8b", zero=3, gpus=8, sequence=9000).notes) == 2
 
 
+def test_the_buckets_of_ddp_are_said_not_to_be_counted() -> None:
+    found = fit("llama-3-8b", gpus=8, sequence=8192, search=False)
+    (note,) = found.notes
+    assert "a second copy of the gradients unless" in note
+    assert found.to_dict()["notes"] == [note]
+    text = " ".join(str(found).split())
+    assert f"note {note}" in text
+    assert "bf16-mixed, data parallel over 8 GPUs, full training" in text
+    for other in ({"gpus": 1}, {"gpus": 8, "zero": 1}, {"gpus": 8, "train": "frozen"}):
+        found = fit("llama-3-8b", sequence=8192, search=False, **other)
+        assert found.notes == ()
+        assert "note" not in str(found)
+
+
 def test_shorter_needs_no_note() -> None:
     found = fit("llama-3-8b", zero=3, gpus=8, sequence=8192, search=False)
     assert found.notes == ()
@@ -478,7 +492,7 @@ def test_the_columns_add_up() -> None:
 def test_figures_stand_under_each_others_ends() -> None:
     found = fit(GPT2, batch=10**6, search=False)
     rows = str(found).splitlines()[-4:]
-    ends = {row.index(" GiB  the ") if " GiB  the " in row else None for row in rows[1:]}
+    ends = {row.index("iB  the ") for row in rows[1:]}
     assert len(ends) == 1
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.errors import InfeasibleBudget, InvalidBudget, SchedulerError
+from scheduler.text import format_exact
 from scheduler.units import format_both, format_bytes, format_time, parse_bytes, resolve_budget
 
 
@@ -170,7 +171,9 @@ def test_text_as_budget_gb_points_to_budget() -> None:
         (3498429440, "3.258 GiB"),
         (40 * 10**9, "37.25 GiB"),
         (155 * 10**9, "144.4 GiB"),
-        (1094 * 2**30, "1094.0 GiB"),
+        (1023 * 2**30, "1023.0 GiB"),
+        (1094 * 2**30, "1.068 TiB"),
+        (3 * 2**60, "3072.0 PiB"),
         (10 * 2**30 - 1, "10.00 GiB"),
         (-(2**20), "-1.000 MiB"),
     ],
@@ -186,7 +189,9 @@ def test_sizes_read_as_torch_prints_them(size: int, text: str) -> None:
         (3 * 10**9, "3.00 GB (2.79 GiB)"),
         (5 * 10**6, "5.00 MB (4.77 MiB)"),
         (2048, "2.05 KB (2.00 KiB)"),
+        (3 * 10**12, "3.00 TB (2.73 TiB)"),
         (12, "12 bytes"),
+        (1, "1 byte"),
     ],
 )
 def test_the_budget_is_echoed_in_both_units(size: int, text: str) -> None:
@@ -202,10 +207,24 @@ def test_the_budget_is_echoed_in_both_units(size: int, text: str) -> None:
         (5000, "s", "5000 s"),
         (0, "ms", "0.000 ms"),
         (123456, "steps", "123456 steps"),
+        (10587689662080.0, "unit", "10587689662080 unit"),
+        (1234.5, "unit", "1234.5 unit"),
     ],
 )
 def test_times_read_in_the_unit_that_suits(value: float, unit: str, text: str) -> None:
     assert format_time(value, unit) == text
+
+
+def test_sizes_to_the_last_byte() -> None:
+    assert format_exact(2112) == "2112 bytes (2.062 KiB)"
+    assert (format_exact(10), format_exact(1)) == ("10 bytes", "1 byte")
+
+
+def test_what_reads_the_same_is_told_apart() -> None:
+    budget = 80 * 2**30
+    error = InfeasibleBudget(budget, budget + 20, "a layer")
+    assert str(error).endswith("bytes (80.00 GiB), 20 bytes more than the budget, set by a layer")
+    assert "more than the budget" not in str(InfeasibleBudget(budget, 2 * budget, "a layer"))
 
 
 def test_infeasible_says_the_budget_the_smallest_and_what_sets_it() -> None:

@@ -35,6 +35,7 @@ def fit_lines(fit: Fit) -> list[str]:
             "margin",
             f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
         ),
+        *(_row("note", fit.bucket_note) if fit.bucket_note else []),
         *_row("left", _left(fit)),
         "",
         *_moments(fit),
@@ -129,7 +130,7 @@ def _verdict(fit: Fit) -> str:
 def _plan(fit: Fit) -> str:
     smallest = (
         f"the smallest feasible budget, state and margin included, is "
-        f"{format_bytes(fit.smallest_budget_bytes)}, set by {fit.set_by}"
+        f"{fit.smallest_text()}, set by {fit.set_by}"
     )
     plan = fit.plan
     if plan is None:

@@ -163,8 +163,8 @@ def setting(
         )
     if shape.family == "gemma2" and attention == "sdpa":
         raise UnsupportedModel(
-            "Gemma 2 caps its attention scores, which no fused attention of transformers does; "
-            "say attention='eager'"
+            "Gemma 2 caps its attention scores, which sdpa does not do, and for fused attentions "
+            "that do (flash, flex) there is no formula; say attention='eager'"
         )
     if autocast and device == "cpu" and shape.attention_dropout:
         raise UnsupportedModel("there is no formula for attention dropout on the CPU in autocast")

@@ -19,6 +19,9 @@ __all__ = ["Shape", "load_shape", "shape_names"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
 
+_MOST_LAYERS = 10_000
+"""Far beyond any model; the solver of chains has room for so many blocks."""
+
 _AT_LEAST_ONE = ("layers", "width", "heads", "kv_heads", "head_width", "mlp_width", "vocabulary")
 _AT_LEAST_ZERO = (
     "positions",
@@ -125,6 +128,11 @@ class Shape:
             least = int(field in _AT_LEAST_ONE)
             self._set(
                 field, check_count(self._what(field), getattr(self, field), InvalidShape, least)
+            )
+        if self.layers > _MOST_LAYERS:
+            raise InvalidShape(
+                f"{self._what('layers')} must be at most {_MOST_LAYERS:,}, got {self.layers}; no "
+                "model has so many, correct it"
             )
         for field in (*_FLAGS, *_BIASES):
             self._set(field, check_flag(self._what(field), getattr(self, field), InvalidShape))

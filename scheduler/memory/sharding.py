@@ -42,6 +42,8 @@ class Sharding:
     def __str__(self) -> str:
         group = "1 GPU" if self.data == 1 else f"{self.data} GPUs"
         parts = [f"ZeRO-{self.stage} over {group}"] if self.stage else []
+        if not self.stage and self.data > 1:
+            parts.append(f"data parallel over {group}")
         degrees = {"tensor": self.tensor, "pipeline": self.pipeline, "expert": self.expert}
         for name, degree in degrees.items():
             if degree > 1:

@@ -14,7 +14,7 @@ from scheduler.memory.state import State
 from scheduler.memory.steps import Moment
 from scheduler.memory.training import Training
 from scheduler.plan import Plan
-from scheduler.text import format_bytes
+from scheduler.text import format_bytes, more_than_budget
 
 __all__ = ["Fit", "Limits", "counted_gradients"]
 
@@ -130,11 +130,11 @@ class Fit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know of the sequences, in sentences without their full stop."""
+        """What to know beside the figures, in sentences without their full stop."""
         most, name = self.trained_positions, self.shape.name
+        found = [self.bucket_note] if self.bucket_note else []
         if most is None:
-            return ()
-        found = []
+            return tuple(found)
         if self.sequence > most:
             found.append(
                 f"the sequence of {self.sequence:,} is beyond the {most:,} positions that {name} "
@@ -152,6 +152,18 @@ class Fit:
                 "positions (max_position_embeddings)"
             )
         return tuple(found)
+
+    @property
+    def bucket_note(self) -> str:
+        """What DistributedDataParallel may hold besides, which is not counted; mostly nothing."""
+        # Over GPUs with a stage of ZeRO what is gathered and reduced is counted layer by layer.
+        training = self.training
+        if training.gpus == 1 or training.sharding.stage or not self.state.gradients_bytes:
+            return ""
+        return (
+            "not counted: DistributedDataParallel's buckets, a second copy of the gradients unless "
+            "it is made with gradient_as_bucket_view=True"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""
@@ -196,8 +208,13 @@ class Fit:
             return f"fits with checkpointing, {100 * self.plan.overhead:.2f}% slower"
         return (
             f"does not fit: the smallest feasible budget is "
-            f"{format_bytes(self.smallest_budget_bytes)}, set by {self.set_by}"
+            f"{self.smallest_text()}, set by {self.set_by}"
         )
+
+    def smallest_text(self) -> str:
+        """The smallest feasible budget, apart from the budget where both read the same."""
+        smallest = self.smallest_budget_bytes
+        return f"{format_bytes(smallest)}{more_than_budget(smallest, self.budget_bytes)}"
 
     def infeasible(self) -> InfeasibleBudget:
         """The error that says what a fit without a plan says."""

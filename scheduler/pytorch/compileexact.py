@@ -45,10 +45,13 @@ def choose(graph: StepGraph, budget: int, effort: float) -> tuple[Choice, bool]:
     NoPlanFound
         Nothing was found.
     """
+    everything = play(graph, graph.free)
+    if everything.peak_bytes <= budget:
+        return everything, True
     rungs = ladder(graph)
     start = next((rung for rung in reversed(rungs) if rung.peak_bytes <= budget), None)
-    if start is not None and start.again_time == rungs[-1].again_time:
-        return start, True  # everything is kept
+    if start is not None and start.again_time == everything.again_time:
+        return start, True  # nothing runs again that need not
     found, proven = quickest(graph, budget, start, effort)
     if found is not None:
         return (found, True) if proven else (start or found, False)

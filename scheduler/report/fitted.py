@@ -41,9 +41,10 @@ def fitted(
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(left)]
     too_wide = max(map(len, aligned(table, left))) - width
-    while too_wide > 0 and max(widths) > _LEAST_NAME:  # names can be cut, figures cannot
-        widths[widths.index(max(widths))] -= 1
-        too_wide -= 1
+    for column in range(left):  # names can be cut, figures cannot
+        less = max(min(too_wide, widths[column] - _LEAST_NAME), 0)
+        widths[column] -= less
+        too_wide -= less
     if too_wide > 0:
         return _below_each_other(header, rows, width, left)
     cut = [[*map(_cut, row[:left], widths), *row[left:]] for row in table]

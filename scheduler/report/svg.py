@@ -29,7 +29,7 @@ _LIGHT = {
     "again": "#e69f00",
     "nested": "#c44601",
     "option": "#009e73",
-    "back": "#9aa4af",
+    "back": "#87919c",
     "limit": "#a3195b",
     "void": "#e9edf1",
 }
@@ -38,7 +38,7 @@ _DARK = _LIGHT | {
     "ink": "#e6edf3",
     "muted": "#9da7b3",
     "grid": "#30363d",
-    "first": "#56b4e9",
+    "first": "#3d9bd6",
     "nested": "#f0763a",
     "option": "#2fbf94",
     "back": "#6e7781",

@@ -51,7 +51,7 @@ def axes(across: Axis, up: Axis) -> list[str]:
     body.append(line(across.start, up.start, across.end, up.start, "muted"))
     middle = (across.start + across.end) / 2
     body.append(text(middle, up.start + 38, across.title, anchor="middle", colour="muted"))
-    body.append(text(across.start - 50, up.end - 10, up.title, colour="muted"))
+    body.append(text(across.start - 50, up.end - 14, up.title, colour="muted"))
     return body
 
 

@@ -1,0 +1,147 @@
+"""What torch.compile's own budget does to the peak, against a budget in bytes of peak.
+
+For each share that torch is given and each of its solvers: the peak that torch's allocator measures
+on the CPU, the time that runs again as a share of the forward's (by the roofline of `profile`, from
+the backward graph that torch made), the same of the FLOPs that torch counts, which are all that its
+solvers minimise, and the seconds to choose, torch's min cuts included. Then the project's choices,
+of least time and of fewest FLOPs, with what dp peaked at as their budget. One small transformer,
+random weights, fp32, torch's graphs run as they are (backend aot_eager_decomp_partition).
+
+    PYTHONPATH=. python benchmarks/compile_budget.py [--layers N] [--effort SECONDS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._functorch import config, partitioners
+
+from scheduler.pytorch import CompileBudget, Roofline, compile_budget
+from scheduler.pytorch.compilegraph import read_joint
+from scheduler.report.table import aligned, format_percent
+from scheduler.text import format_bytes
+from tests.test_torch_compile_budget import BACKEND, Decoder, stepped
+
+SHARES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.0)
+SOLVERS = ("dp", "greedy", "ilp")
+# The second counts products only, as torch does: what it runs again of the rest is taken for free.
+MACHINES = {"ours, time": Roofline(), "ours, FLOPs": Roofline(bytes_per_second=math.inf)}
+
+
+@dataclass
+class Seen:
+    """What one compilation did.
+
+    Attributes
+    ----------
+    seconds
+        Spent in choosing what is saved.
+    share
+        Time that runs again, of the forward's.
+    flops
+        The same of the FLOPs that torch counts: what its solvers minimise.
+    peak_bytes
+        Measured.
+    """
+
+    seconds: float = 0.0
+    share: float = 0.0
+    flops: float = 0.0
+    peak_bytes: int = 0
+
+    def cells(self, note: str = "") -> list[str]:
+        """Of a table."""
+        again = [format_percent(self.share), format_percent(self.flops)]
+        return [format_bytes(self.peak_bytes), *again, f"{self.seconds:.2f}", note]
+
+
+@contextmanager
+def watching(seen: Seen) -> Iterator[None]:
+    """Time torch's choice, and read from the backward graph what runs again."""
+    choose = partitioners.choose_saved_values_set
+    reorder = partitioners.reordering_to_mimic_autograd_engine
+    times: dict[str, int] = {}
+    flops: dict[str, float] = {}
+
+    def choosing(joint_graph: Any, node_info: Any, memory_budget: float = 1) -> Any:
+        joint = read_joint(joint_graph, node_info, Roofline(), outputs_held=True)
+        for op, node in zip(joint.step.early, joint.nodes, strict=True):
+            if op.forward:
+                times[op.name] = op.time
+                flops[op.name] = partitioners.estimate_runtime(node)
+        start = time.perf_counter()
+        saved = choose(joint_graph, node_info, memory_budget)
+        seen.seconds = time.perf_counter() - start
+        return saved
+
+    def reordering(gm: Any) -> Any:
+        made = [node.name for node in gm.graph.nodes if node.op == "call_function"]
+        seen.share = sum(times.get(name, 0) for name in made) / sum(times.values())
+        seen.flops = sum(flops.get(name, 0) for name in made) / sum(flops.values())
+        return reorder(gm)
+
+    partitioners.choose_saved_values_set = choosing
+    partitioners.reordering_to_mimic_autograd_engine = reordering
+    try:
+        yield
+    finally:
+        partitioners.choose_saved_values_set = choose
+        partitioners.reordering_to_mimic_autograd_engine = reorder
+
+
+def measured(model: Decoder, tokens: torch.Tensor, budget: AbstractContextManager[Any]) -> Seen:
+    """Compile the model anew under a budget, and run it."""
+    seen = Seen()
+    torch._dynamo.reset()
+    with budget, watching(seen):
+        seen.peak_bytes = stepped(model, torch.compile(model, backend=BACKEND), tokens)[0]
+    return seen
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--effort", type=float, default=2.0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = Decoder(options.layers, width=64, words=256)
+    tokens = torch.randint(0, 256, (8, 128))
+    rows = [["share", "solver", "peak", "time again", "FLOPs again", "seconds", ""]]
+    for share in SHARES:
+        peaks = []
+        for solver in SOLVERS if 0 < share < 1 else SOLVERS[:1]:
+            own = config.patch(
+                activation_memory_budget=share, activation_memory_budget_solver=solver
+            )
+            seen = measured(model, tokens, own)
+            peaks.append(seen.peak_bytes)
+            rows.append([f"{share:g}", solver, *seen.cells()])
+        for name, machine in MACHINES.items():
+            budget = compile_budget(peaks[0] + 16, roofline=machine, effort=options.effort)
+            rows.append(["", name, *_ours(model, tokens, budget)])
+    everything = compile_budget("1TiB")
+    rows.append(["", "keep all", *measured(model, tokens, everything).cells()])
+    print("\n".join(aligned(rows, left=2)))
+
+
+def _ours(model: Decoder, tokens: torch.Tensor, budget: CompileBudget) -> list[str]:
+    try:
+        seen = measured(model, tokens, budget)
+    except BackendCompilerFailed as error:
+        return ["none", "", "", "", type(error.inner_exception).__name__]
+    assert seen.peak_bytes <= budget.budget_bytes
+    return seen.cells(budget.plans[0].status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""``report``, ``diff`` and ``show`` of a plan on the command line."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from scheduler import CostGraph, Plan, solve
+from scheduler.pictures import strip_picture, timeline_picture
+from scheduler.planrows import PlanRow, plan_rows
+from scheduler.watching import watched
+from tests.test_cli import refused, run
+from tests.test_graph_api import UNET, UNET_PEAK
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ("--example", "gpt2-small")
+COSTS = CostGraph.example("gpt2-small")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    path = tmp_path / "plan.json"
+    solve(COSTS, budget="5GB").save(path)
+    return str(path)
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> str:
+    path = tmp_path / "costs.json"
+    COSTS.save(path)
+    return str(path)
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def test_report(capsys: Capture, plan: str, costs: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    status, out, err = run(capsys, "report", plan, "--costs", costs, "-o", str(path))
+    assert (status, out, err) == (0, "", f"checkpoint-scheduler: wrote {path}\n")
+    text = path.read_text(encoding="utf-8")
+    ElementTree.fromstring(text.partition("\n")[2])
+    assert text.count("<svg") == 6
+    assert f"checkpoint-scheduler report {plan} --costs {costs} -o {path}" in text
+    first = text
+    run(capsys, "report", plan, "--costs", costs, "-o", str(path))
+    assert path.read_text(encoding="utf-8") == first
+    _, out, _ = run(capsys, "report", plan, *EXAMPLE, "--no-solve")
+    assert out.count("<svg") == 4
+
+
+def test_report_of_a_graph(capsys: Capture, tmp_path: Path) -> None:
+    graph, path = tmp_path / "unet.json", tmp_path / "plan.json"
+    UNET.save(graph)
+    solve(UNET, budget=3 * UNET_PEAK // 4).save(path)
+    options = ("--points", "3", "--time-limit", "5", "--threads", "1", "--quiet")
+    status, out, err = run(capsys, "report", str(path), "--costs", str(graph), *options)
+    assert (status, err) == (0, "")
+    assert "proven lower bound" in out
+    message = refused(capsys, "report", str(path), "--costs", str(graph), "--max-points", "20")
+    assert "max_points limits the sets of the solver of chains" in message
+
+
+def test_one_picture(capsys: Capture, plan: str) -> None:
+    loaded = Plan.load(plan)
+    _, out, _ = run(capsys, "report", plan, *EXAMPLE, "--picture", "timeline")
+    assert out == timeline_picture(loaded, COSTS)
+    _, out, _ = run(capsys, "report", plan, *EXAMPLE, "--picture", "strip")
+    assert out == strip_picture(loaded, COSTS.name)
+    _, out, _ = run(capsys, "report", plan, *EXAMPLE, "--picture", "curve")
+    assert 'data-picture="curve"' in out
+    assert 'data-method="uniform-sqrt"' in out
+
+
+def test_what_a_report_refuses(capsys: Capture, plan: str, tmp_path: Path) -> None:
+    for arguments, message in (
+        (("--example", "densenet121"), "the plan belongs to other costs"),
+        ((), "add --costs COSTS, or --example NAME"),
+        ((*EXAMPLE, "--costs", "x.json"), "and not both"),
+        ((*EXAMPLE, "--picture", "pie"), "there is no picture 'pie'; choose timeline, curve"),
+        ((*EXAMPLE, "--time-limit", "5"), "time_limit is for graphs"),
+        ((*EXAMPLE, "-o", str(tmp_path / "no" / "r.html"), "--no-solve"), "cannot write"),
+        (("--costs", "none.json"), "there is no cost file 'none.json'"),
+    ):
+        assert message in refused(capsys, "report", plan, *arguments)
+    assert "there is no plan file" in refused(capsys, "report", "none.json", *EXAMPLE)
+    changed = tmp_path / "changed.json"
+    record = json.loads(Path(plan).read_text(encoding="utf-8"))
+    record["peak_bytes"] -= 1
+    changed.write_text(json.dumps(record), encoding="utf-8")
+    assert "changed after it was solved" in refused(capsys, "report", str(changed), *EXAMPLE)
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def test_show_the_rows_of_a_plan(capsys: Capture, plan: str, costs: str) -> None:
+    loaded = Plan.load(plan)
+    rows = plan_rows(loaded, COSTS)
+    status, out, _ = run(capsys, "show", plan, "--costs", costs)
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 100
+    assert "held" in out
+    _, out, _ = run(capsys, "show", plan, "--costs", costs, "--csv")
+    read = list(csv.reader(io.StringIO(out)))
+    assert read == [list(PlanRow._fields), *([str(value) for value in row] for row in rows)]
+    _, out, _ = run(capsys, "show", plan, "--costs", costs, "--json")
+    record = json.loads(out)
+    assert record["peak_bytes"] == loaded.replay(COSTS).peak_bytes
+    assert record["rows"] == [row._asdict() for row in rows]
+    assert "--costs" in refused(capsys, "show", plan, "--csv")
+    assert "what is shown is a cost file" in refused(capsys, "show", costs, "--csv")
+
+
+# --- diff ----------------------------------------------------------------------------------------
+
+
+def test_diff(capsys: Capture, plan: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    solve(COSTS, budget="6GB").save(other)
+    status, out, err = run(capsys, "diff", plan, str(other))
+    assert (status, err) == (0, "")
+    assert "layers are treated differently:" in out
+    assert max(map(len, out.splitlines())) <= 100
+    _, out, _ = run(capsys, "diff", plan, str(other), "--json")
+    record = json.loads(out)
+    assert record["after"]["peak_bytes"] == Plan.load(other).peak_bytes
+    _, out, _ = run(capsys, "diff", plan, str(other), "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["after"] for row in rows] == [row["after"] for row in record["rows"]]
+    _, out, _ = run(capsys, "diff", plan, plan)
+    assert "All 16 layers are treated alike." in out
+    example = tmp_path / "dense.json"
+    solve(CostGraph.example("densenet121"), budget="1GB").save(example)
+    assert "different layers" in refused(capsys, "diff", plan, str(example))
+
+
+# --- terminals -----------------------------------------------------------------------------------
+
+
+def on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """What a command prints on a terminal of so many columns."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    command = [sys.executable, "-m", "scheduler", *arguments]
+    done = subprocess.Popen(
+        command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, env=environment
+    )
+    os.close(writer)
+    read = b""
+    while True:
+        try:
+            part = os.read(reader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        read += part
+    os.close(reader)
+    assert done.stderr is not None
+    assert done.stderr.read() == b""
+    done.stderr.close()
+    assert done.wait() == 0
+    return read.decode().splitlines()
+
+
+def test_a_narrow_terminal(plan: str, costs: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    solve(COSTS, budget="6GB").save(other)
+    for arguments in (("show", plan, "--costs", costs), ("diff", plan, str(other))):
+        lines = on_a_terminal(40, *arguments)
+        assert lines
+        assert max(map(len, lines)) <= 40
+        assert "\x1b" not in "".join(lines)  # no colours that would have to be turned off
+
+
+def test_a_long_chain_is_announced_on_a_terminal(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [replace(COSTS.layers[1], name=f"h.{i}") for i in range(100)]
+    for costs, announced in ((CostGraph(layers), True), (CostGraph(layers[:99]), False)):  # type: ignore[arg-type]
+        for quiet, on_terminal in ((False, True), (True, True), (False, False)):
+            monkeypatch.setattr(sys.stderr, "isatty", lambda shown=on_terminal: shown)
+            with watched(costs, lambda: None, quiet=quiet):
+                said = capsys.readouterr().err
+            after = capsys.readouterr().err
+            if announced and on_terminal and not quiet:
+                assert "solving 100 layers" in said
+                assert after == "\r\x1b[K"  # the line is gone again
+            else:
+                assert said == after == ""
