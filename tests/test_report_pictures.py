@@ -14,6 +14,7 @@ from scheduler.graphpareto import GraphFrontier
 from scheduler.pictures import curve_picture, plan_picture, strip_picture, timeline_picture
 from scheduler.report import svg
 from scheduler.report.svgcurve import Curve, Mark, draw_curve
+from scheduler.text import format_bytes
 from solvers.replay import replay
 from solvers.schedule import Checkpoint, Item, Keep, keep_all
 from solvers.solution import Solution
@@ -110,6 +111,8 @@ def test_a_timeline_shows_its_replay(name: str, width: int) -> None:
     (peak,) = of_class(root, "peak")
     assert int(peak.get("data-bytes", "")) == done.peak_bytes
     assert done.set_by.split()[1] in root.findtext(f"{SVG}desc", "")
+    said = f"peak {format_bytes(done.peak_bytes)}"
+    assert any(words.startswith(said) for words, _ in text_boxes(root))
     budgets = [int(each.get("data-bytes", "")) for each in of_class(root, "budget")]
     if plan.budget_bytes is not None and name not in ("roomy", "compute"):
         assert budgets == [plan.budget_bytes - plan.reserved_bytes]

@@ -134,10 +134,11 @@ def legend(swatches: Sequence[Swatch], top: float, width: float) -> tuple[list[s
     body: list[str] = []
     x, y = 16.0, top + 14
     for swatch in swatches:
-        room = 22 + text_width(swatch.label) + 18
+        label = shortened(swatch.label, width - 54)
+        room = 22 + text_width(label) + 18
         if x > 16 and x + room > width - 8:
             x, y = 16.0, y + 18
-        body += [_sign(swatch, x, y - 4), text(x + 22, y, swatch.label)]
+        body += [_sign(swatch, x, y - 4), text(x + 22, y, label)]
         x += room
     return body, y + 8
 

@@ -106,10 +106,10 @@ def _axis(
 
 
 def _ticks(first: float, last: float, most: int) -> list[float]:
-    """Round values between the ends, at most `most` steps of 1, 2 or 5 times a power of ten."""
+    """Round values between the ends, at most `most` steps of 1, 2, 2.5 or 5 times 10^n."""
     rough = (last - first) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
     start = math.ceil(first / step - 1e-9)
     return [i * step for i in range(start, math.floor(last / step + 1e-9) + 1)]
 

@@ -73,7 +73,7 @@ class Strip(NamedTuple):
 
 def draw_strip(shown: Strip, width: float = 880) -> str:
     """The picture as SVG, as high as it needs to be; `width` in pixels."""
-    what = f"what happens to each {shown.noun}"
+    what = f"{shown.noun} by {shown.noun}"
     title = f"{shown.name}: {what}" if shown.name else what.capitalize()
     subtitle = _subtitle(shown)
     body, top = heading(title, subtitle, width)

@@ -17,7 +17,6 @@ from scheduler.report.svg import (
     said_bytes,
     said_time,
     shortened,
-    text_width,
 )
 from scheduler.report.svgaxes import Axis, axes, bytes_axis, time_axis
 from scheduler.report.svglabels import Box, Labels
@@ -84,7 +83,7 @@ def draw_timeline(shown: Timeline, width: float = 880, height: float = 420) -> s
     if has_all:
         swatches.append(Swatch("muted", "dash", "keeping everything"))
     if has_limit:
-        swatches.append(Swatch("limit", "line", "budget"))
+        swatches.append(Swatch("limit", "line", _budget_words(shown)))
     signs, top = legend(swatches, top, width)
     highest = max(shown.peak_bytes, most if has_all else 0, limit or 0 if has_limit else 0)
     across = time_axis(
@@ -108,7 +107,11 @@ def draw_timeline(shown: Timeline, width: float = 880, height: float = 420) -> s
     if has_all:
         labels.block(_covered(shown.keep_all, across, up), softly=True)
     if has_limit and limit is not None:
-        body += _limit(shown, limit, across, up, labels)
+        y = up.at(limit)
+        labels.block([Box(across.start, y - 2, across.end, y + 2)])
+        tip = element("title", f"budget without what is reserved: {said_bytes(limit)}")
+        drawn = tip + line(across.start, y, across.end, y, "limit")
+        body.append(element("g", drawn, class_="budget", data_bytes=limit))
     body += _peak(shown, across, up, labels)
     return document(title, _subtitle(shown, total, most, None), width, height, body, "timeline")
 
@@ -178,24 +181,11 @@ def _covered(bars: Sequence[Bar], across: Axis, up: Axis) -> list[Box]:
     return [Box(6 * strip, top - 4, 6 * strip + 6, up.start) for strip, top in strips.items()]
 
 
-def _limit(shown: Timeline, limit: int, across: Axis, up: Axis, labels: Labels) -> list[str]:
-    y = up.at(limit)
-    assert shown.budget_bytes is not None
-    words = f"budget {format_both(shown.budget_bytes)}"
+def _budget_words(shown: Timeline) -> str:
+    words = f"budget {format_both(shown.budget_bytes or 0)}"
     if shown.reserved_bytes:
-        words += f", {format_bytes(shown.reserved_bytes)} of it reserved"
-    words = shortened(words, across.end - across.start - 20)
-    drawn = line(across.start, y, across.end, y, "limit")
-    labels.block([Box(across.start, y - 2, across.end, y + 2)])
-    room = text_width(words) / 2
-    spots = (across.end - room - 6, across.start + room + 10)
-    placed: list[str] = []
-    for spot in spots:
-        placed = labels.place(spot, y, words, "limit")
-        if len(placed) == 1:  # right beside the line, without a leader
-            break
-    tip = element("title", f"budget without what is reserved: {said_bytes(limit)}")
-    return [element("g", tip + drawn, class_="budget", data_bytes=limit), *placed]
+        words += f", less {format_bytes(shown.reserved_bytes)} reserved"
+    return words
 
 
 def _peak(shown: Timeline, across: Axis, up: Axis, labels: Labels) -> list[str]:
@@ -221,4 +211,5 @@ def _peak(shown: Timeline, across: Axis, up: Axis, labels: Labels) -> list[str]:
         data_time=repr(middle),
     )
     labels.block([Box(x - 6, y - 6, x + 6, y + 6)])
-    return [mark, *labels.place(x, y, words)]
+    short = f"peak {format_bytes(shown.peak_bytes)}"
+    return [mark, *(labels.place(x, y, words) or labels.place(x, y, short))]
