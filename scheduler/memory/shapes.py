@@ -19,7 +19,7 @@ __all__ = ["Shape", "load_shape", "shape_names"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
 
-_MOST_LAYERS = 10_000
+_MOST_LAYERS = 2_000
 """Far beyond any model; the solver of chains has room for so many blocks."""
 
 _AT_LEAST_ONE = ("layers", "width", "heads", "kv_heads", "head_width", "mlp_width", "vocabulary")
