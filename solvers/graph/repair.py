@@ -19,6 +19,9 @@ from solvers.graph.solution import PlanClass
 
 __all__ = ["repaired"]
 
+_MOST_LIVE = 1_500_000
+"""Steps that all values together may live: each takes some memory here."""
+
 
 def repaired(
     operations: Operations,
@@ -28,7 +31,7 @@ def repaired(
     *,
     strict: bool,
 ) -> list[Run] | None:
-    """Runs within `budget`, or None where no gap helps any more; for compute graphs.
+    """Runs within `budget`, or None where no gap helps, or too much lives long; compute graphs.
 
     Parameters
     ----------
@@ -40,6 +43,9 @@ def repaired(
         Never put a step over the budget to relieve another; else what is over, summed over the
         steps, has to become less. Neither is better on all graphs.
     """
+    spans = sum(value.uses[-1] - value.maker for value in operations.values if value.uses)
+    if spans > _MOST_LIVE:
+        return None
     repair = _Repair(operations, plan_class, strict)
     while True:
         worst = int(repair.memory.argmax())
