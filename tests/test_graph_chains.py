@@ -92,8 +92,29 @@ def makes_again_beside_its_saved_set(graph: LayerGraph, steps: tuple[LayerAction
     return False
 
 
+def makes_again_out_of_turn(graph: LayerGraph, steps: tuple[LayerAction, ...]) -> bool:
+    """Whether a layer runs again before a later layer's backward, but not all between them.
+
+    A chain's plan runs a segment on to the layer whose backward comes next.
+    """
+    ran: set[int] = set()
+    for at, step in enumerate(steps):
+        if isinstance(step, LayerBackward):
+            continue
+        if step.layer in ran:
+            after = []
+            for other in steps[at + 1 :]:
+                if isinstance(other, LayerBackward):
+                    if not set(range(step.layer + 1, other.layer + 1)) <= set(after):
+                        return True
+                    break
+                after.append(other.layer)
+        ran.add(step.layer)
+    return False
+
+
 @given(chains(max_layers=6, max_options=0), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_never_worse(chain: Chain, data: st.DataObject) -> None:
     chain = without_early_stop(chain)
     points = frontier.Frontier(chain).points
@@ -105,7 +126,7 @@ def test_never_worse(chain: Chain, data: st.DataObject) -> None:
 
 
 @given(chains(max_layers=4, max_options=0), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_better_for_a_known_reason(chain: Chain, data: st.DataObject) -> None:
     chain = without_early_stop(chain)
     graph = as_layer_graph(chain)
@@ -118,5 +139,9 @@ def test_better_for_a_known_reason(chain: Chain, data: st.DataObject) -> None:
     if found.time < same_plans:
         event("better than every chain plan")
         steps = found.steps
-        reasons = (holds_then_makes_again, makes_again_beside_its_saved_set)
+        reasons = (
+            holds_then_makes_again,
+            makes_again_beside_its_saved_set,
+            makes_again_out_of_turn,
+        )
         assert any(reason(graph, steps) for reason in reasons)  # type: ignore[arg-type]
