@@ -293,7 +293,8 @@ def test_a_learned_argument() -> None:
 
 def test_hidden_states_inside_a_segment() -> None:
     """transformers reads them off each block's output: the right ones, or a refusal."""
-    model, inputs = case("llama-float32").model, models.batch()
+    # A copy: transformers leaves its hooks on the blocks.
+    model, inputs = copy.deepcopy(case("llama-float32").model), models.batch()
     expected = model(**inputs, output_hidden_states=True).hidden_states
     names = [f"model.layers.{i}" for i in range(12)]
     for lengths in ((1,) * 12, (4, 4, 4)):
