@@ -102,7 +102,7 @@ def makes_again_out_of_turn(graph: LayerGraph, steps: tuple[LayerAction, ...]) -
         if isinstance(step, LayerBackward):
             continue
         if step.layer in ran:
-            after = []
+            after: list[int] = []
             for other in steps[at + 1 :]:
                 if isinstance(other, LayerBackward):
                     if not set(range(step.layer + 1, other.layer + 1)) <= set(after):
