@@ -154,7 +154,8 @@ class _Proof:
         room -= int(sizes[~chosen].sum())
         if room < int(np.minimum(sizes[chosen], 0).sum()):
             return False
-        share = max(1, self.search.budget)  # of the budget: HiGHS's tolerances are absolute
+        # HiGHS's tolerances are absolute, and it takes factors below 1e-9 for none.
+        share = float(np.abs(sizes[chosen]).max(initial=1))
         self.memory_rows[stage, step] = Rows(
             np.array([0, np.count_nonzero(chosen)]),
             columns[chosen],
