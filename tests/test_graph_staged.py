@@ -15,6 +15,7 @@ from solvers.graph.solution import (
     PlanClass,
     replay_steps,
 )
+from solvers.problem import Layer
 from solvers.solution import Status
 from tests.graph_oracle import best_staged
 from tests.graph_strategies import compute_graphs, layer_graphs, training_graphs
@@ -75,3 +76,25 @@ def test_layer_graphs(graph: LayerGraph, data: st.DataObject) -> None:
     budget = data.draw(st.sampled_from(budgets(graph)))
     for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
         check(graph, budget, plan_class)
+
+
+def test_sizes_that_are_small_beside_the_budget_count() -> None:
+    """Seven orders of magnitude below the budget, and still what decides."""
+    sizes = [(0, 100, 0, 0), (499_999_999, 0, 2, 3), (0, 0, 0, 0), (0, 0, 0, 0)]
+    layers = tuple(
+        Layer(
+            name=f"l{i}",
+            forward_time=0,
+            backward_time=0,
+            output_bytes=x,
+            saved_bytes=w,
+            recompute_time=0,
+            forward_transient_bytes=tf,
+            drop_transient_bytes=td,
+            input_saved=False,
+            output_saved=False,
+        )
+        for i, (x, w, tf, td) in enumerate(sizes)
+    )
+    for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
+        check(LayerGraph(layers), 10**9, plan_class)
