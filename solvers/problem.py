@@ -137,15 +137,15 @@ class Chain:
     def __post_init__(self) -> None:
         if not self.layers:
             raise InvalidProblem("a chain needs at least one layer")
-        _check("the chain", "input_bytes", self.input_bytes)
+        check_quantity("the chain", "input_bytes", self.input_bytes)
         for i, layer in enumerate(self.layers):
             for field in _QUANTITIES:
-                _check(f"layer {layer.name!r}", field, getattr(layer, field))
+                check_quantity(f"layer {layer.name!r}", field, getattr(layer, field))
             self._check_overlap(i)
             for option in layer.options:
                 where = f"layer {layer.name!r}, option {option.name!r}"
-                _check(where, "saved_bytes", option.saved_bytes)
-                _check(where, "recompute_time", option.recompute_time)
+                check_quantity(where, "saved_bytes", option.saved_bytes)
+                check_quantity(where, "recompute_time", option.recompute_time)
                 if option.saved_bytes > layer.saved_bytes:
                     raise InvalidProblem(
                         f"{where}: saved_bytes {option.saved_bytes} is more than the layer's own "
@@ -199,7 +199,8 @@ class Chain:
         return self.layers[i - 1].output_bytes if i else self.input_bytes
 
 
-def _check(where: str, field: str, value: object) -> None:
+def check_quantity(where: str, field: str, value: object) -> None:
+    """A cost is an integer of at least zero; `InvalidProblem` names where it is not."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidProblem(f"{where}: {field} must be an integer, got {value!r}")
     if value < 0:

@@ -23,8 +23,10 @@ from ortools.sat.python import cp_model
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.replay import replay_schedule
 from solvers.graph.retention import RetentionModel
+from solvers.graph.search import Search
+from solvers.graph.solution import PlanClass
 
-__all__ = ["LARGEST", "solve_intervals"]
+__all__ = ["LARGEST", "offer_intervals", "solve_intervals"]
 
 LARGEST = 1500
 """Nodes beyond which the model, which grows with their square, is not built."""
@@ -108,6 +110,23 @@ def solve_intervals(
         if (finished and not fit) or (fit and best is None):
             break
     return best
+
+
+def offer_intervals(search: Search, seconds: float | None) -> None:
+    """Offer a search of a compute graph what retention intervals find in `seconds`."""
+    graph = search.operations.graph
+    assert isinstance(graph, ComputeGraph)
+    search.stage = "retention intervals"
+    schedule = solve_intervals(
+        graph,
+        search.budget,
+        time_limit=seconds,
+        workers=search.threads,
+        forward_only=search.plan_class is PlanClass.FORWARD,
+        interrupted=lambda: search.over,
+    )
+    if schedule is not None:
+        search.offer_steps(schedule)
 
 
 def _time(graph: ComputeGraph, schedule: Sequence[int]) -> int:

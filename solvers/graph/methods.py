@@ -9,7 +9,6 @@ from types import MappingProxyType
 from solvers.graph.greedy import by_distance, evicting
 from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.search import Search
-from solvers.graph.solution import PlanClass
 from solvers.problem import InvalidProblem
 from solvers.solution import Unsuitable
 
@@ -148,21 +147,9 @@ def _blocks(search: Search) -> None:
 
 
 def _intervals(search: Search) -> None:
-    from solvers.graph.intervals import solve_intervals
+    from solvers.graph.intervals import offer_intervals
 
-    graph = search.operations.graph
-    assert isinstance(graph, ComputeGraph)
-    search.stage = "retention intervals"
-    schedule = solve_intervals(
-        graph,
-        search.budget,
-        time_limit=search.remaining(),
-        workers=search.threads,
-        forward_only=search.plan_class is PlanClass.FORWARD,
-        interrupted=lambda: search.over,
-    )
-    if schedule is not None:
-        search.offer_steps(schedule)
+    offer_intervals(search, search.remaining())
 
 
 def _order(search: Search) -> None:

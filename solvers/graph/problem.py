@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from solvers.problem import LIMIT, Chain, InvalidProblem, Layer
+from solvers.problem import LIMIT, Chain, InvalidProblem, Layer, check_quantity
 
 __all__ = ["ComputeGraph", "LayerGraph", "Node"]
 
@@ -64,7 +64,7 @@ class ComputeGraph:
             raise InvalidProblem("a graph needs at least one node")
         for node in self.nodes:
             for field in ("time", "bytes"):
-                _check_quantity(f"node {node.name!r}", field, getattr(node, field))
+                check_quantity(f"node {node.name!r}", field, getattr(node, field))
         _check_edges(self.edges, len(self.nodes))
         # A staged schedule computes a node at most once in each of its stages.
         _check_sum("times", (len(self.nodes) + 1) * sum(node.time for node in self.nodes))
@@ -122,7 +122,7 @@ class LayerGraph:
     def __post_init__(self) -> None:
         if not self.layers:
             raise InvalidProblem("a graph needs at least one layer")
-        _check_quantity("the graph", "input_bytes", self.input_bytes)
+        check_quantity("the graph", "input_bytes", self.input_bytes)
         _check_edges(self.edges, len(self.layers))
         for i, layer in enumerate(self.layers):
             Chain((_without_overlap(layer),), self.input_bytes)  # the same checks of one layer
@@ -185,13 +185,6 @@ def _times(layer: Layer) -> int:
 
 def _without_overlap(layer: Layer) -> Layer:
     return replace(layer, backward_overlap_bytes=0, options=())
-
-
-def _check_quantity(where: str, field: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidProblem(f"{where}: {field} must be an integer, got {value!r}")
-    if value < 0:
-        raise InvalidProblem(f"{where}: {field} must not be negative, got {value}")
 
 
 def _check_sum(what: str, total: int) -> None:

@@ -15,7 +15,6 @@ from solvers.graph.mip import Answer, Floats, Program, Rows
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.rounding import roundings
 from solvers.graph.search import Search
-from solvers.graph.solution import PlanClass
 
 __all__ = ["prove", "relax"]
 
@@ -72,12 +71,10 @@ class _Proof:
         answer = self.relax()
         if answer is None or self.search.over:
             return
-        self._fix_by_cost()
-        self._fix_by_reduced_cost(answer)
         if self._far_apart():
             self._intervals()
-            self._fix_by_cost()
-            self._fix_by_reduced_cost(answer)
+        self._fix_by_cost()
+        self._fix_by_reduced_cost(answer)
         if not self.search.over:
             self._integers()
 
@@ -191,23 +188,11 @@ class _Proof:
 
     def _intervals(self) -> None:
         """Retention intervals, where eviction and rounding found no good schedule."""
-        from solvers.graph.intervals import solve_intervals
+        if isinstance(self.search.operations.graph, ComputeGraph):
+            from solvers.graph.intervals import offer_intervals
 
-        search, graph = self.search, self.search.operations.graph
-        if not isinstance(graph, ComputeGraph):
-            return
-        search.stage = "retention intervals"
-        left = search.remaining()
-        schedule = solve_intervals(
-            graph,
-            search.budget,
-            time_limit=_INTERVALS if left is None else min(_INTERVALS, left / 4),
-            workers=search.threads,
-            forward_only=search.plan_class is PlanClass.FORWARD,
-            interrupted=lambda: search.over,
-        )
-        if schedule is not None:
-            search.offer_steps(schedule)
+            left = self.search.remaining()
+            offer_intervals(self.search, _INTERVALS if left is None else min(_INTERVALS, left / 4))
 
     # ---- branch and bound
 
