@@ -6,12 +6,14 @@ from scheduler.costs import CostGraph
 from scheduler.errors import InfeasibleBudget
 from scheduler.plan import Plan
 from scheduler.report.plantext import peak_text
+from solvers.graph.replay import GraphReplay
+from solvers.graph.solution import GraphSolution
 from solvers.problem import Chain
 from solvers.replay import Replay, replay
 from solvers.schedule import IllegalPlan, Item, keep_all
 from solvers.solution import Infeasible, Solution
 
-__all__ = ["BUG", "certified", "infeasible"]
+__all__ = ["BUG", "certified", "check_claims", "infeasible"]
 
 BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
 
@@ -49,17 +51,7 @@ def certified(
         The solution is illegal, over its budget, or not what the solver says: a bug.
     """
     done = _replayed(chain, solution.items, method)
-    said = (solution.peak_bytes, solution.time)
-    if (done.peak_bytes, done.time) != said or solution.lower_bound_time > done.time:
-        raise RuntimeError(
-            f"method {method!r} says peak and time {said} with the bound "
-            f"{solution.lower_bound_time}, the replay gives {(done.peak_bytes, done.time)}: {BUG}"
-        )
-    if budget_bytes is not None and done.peak_bytes + reserved_bytes > budget_bytes:
-        raise RuntimeError(
-            f"the plan of method {method!r} needs {done.peak_bytes + reserved_bytes} bytes, more "
-            f"than its budget of {budget_bytes}: {BUG}"
-        )
+    check_claims(solution, done, method, budget_bytes, reserved_bytes)
     everything = replay(chain, keep_all(len(chain)))
     ticks = costs.ticks_per_unit
     return Plan(
@@ -79,6 +71,33 @@ def certified(
         solve_seconds=seconds,
         _costs=costs,
     )
+
+
+def check_claims(
+    solution: Solution | GraphSolution,
+    done: Replay | GraphReplay,
+    method: str,
+    budget_bytes: int | None,
+    reserved_bytes: int,
+) -> None:
+    """Hold what a solver says, of a chain or a graph, to its replay and to the budget.
+
+    Raises
+    ------
+    RuntimeError
+        They differ, or the plan is over the budget: a bug.
+    """
+    said = (solution.peak_bytes, solution.time)
+    if (done.peak_bytes, done.time) != said or solution.lower_bound_time > done.time:
+        raise RuntimeError(
+            f"method {method!r} says peak and time {said} with the bound "
+            f"{solution.lower_bound_time}, the replay gives {(done.peak_bytes, done.time)}: {BUG}"
+        )
+    if budget_bytes is not None and done.peak_bytes + reserved_bytes > budget_bytes:
+        raise RuntimeError(
+            f"the plan of method {method!r} needs {done.peak_bytes + reserved_bytes} bytes, more "
+            f"than its budget of {budget_bytes}: {BUG}"
+        )
 
 
 def infeasible(

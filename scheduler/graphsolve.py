@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from scheduler.certify import BUG
+from scheduler.certify import BUG, check_claims
 from scheduler.errors import InfeasibleGraph, NoPlanFound, SchedulerError, UnsuitableMethod
 from scheduler.graphlimits import Search, Watch
 from scheduler.graphplan import GraphPlan, keep_all_steps, problem_of
@@ -125,17 +125,7 @@ def certified_graph(
         done = replay_steps(graph, solution.steps)
     except IllegalPlan as error:
         raise RuntimeError(f"method {method!r} made an illegal plan ({error}): {BUG}") from error
-    said = (solution.peak_bytes, solution.time)
-    if (done.peak_bytes, done.time) != said or solution.lower_bound_time > done.time:
-        raise RuntimeError(
-            f"method {method!r} says peak and time {said} with the bound "
-            f"{solution.lower_bound_time}, the replay gives {(done.peak_bytes, done.time)}: {BUG}"
-        )
-    if budget_bytes is not None and done.peak_bytes + reserved_bytes > budget_bytes:
-        raise RuntimeError(
-            f"the plan of method {method!r} needs {done.peak_bytes + reserved_bytes} bytes, more "
-            f"than its budget of {budget_bytes}: {BUG}"
-        )
+    check_claims(solution, done, method, budget_bytes, reserved_bytes)
     everything = replay_steps(graph, keep_all_steps(graph))
     ticks = costs.ticks_per_unit
     return GraphPlan(
