@@ -23,7 +23,8 @@ import transformers
 
 from scheduler.report.table import aligned, format_percent
 from scheduler.text import format_bytes
-from tests.suite import SUITE, Accuracy, Row, accuracy
+from tests.accuracy import Accuracy, Row, accuracy
+from tests.suite import SUITE
 
 
 def table(found: dict[str, Accuracy]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.suite import SUITE, accuracy
+from tests.accuracy import accuracy
+from tests.suite import SUITE
 
 
 @pytest.mark.parametrize("name", SUITE)

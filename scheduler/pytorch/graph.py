@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from scheduler.pytorch.blocks import split_output
+from scheduler.errors import UnsupportedModel
 from scheduler.pytorch.graphfx import Arguments, run_node
 from scheduler.pytorch.graphnode import Task
 from scheduler.pytorch.graphtable import Key, Table
+from scheduler.pytorch.isolate import Source
+from scheduler.pytorch.tracker import unique_bytes
 
 Program = tuple[fx.Node, ...]
 """Nodes that are run as one, in order; the last makes the result."""
@@ -37,8 +40,6 @@ class GraphNode:
         Positions, among the model's input tensors, of those it reads that require a gradient.
     copies
         Its result is a view, and is copied so as to have a gradient of its own.
-    rebuild
-        Puts the output into what the module returns around it.
     parameters
         Names of those it reads that need a gradient.
     several
@@ -55,7 +56,6 @@ class GraphNode:
     reads: Mapping[fx.Node, int]
     arguments: tuple[int, ...] = ()
     copies: bool = False
-    rebuild: Callable[[torch.Tensor], Any] = lambda tensor: tensor
     parameters: tuple[str, ...] = ()
     several: frozenset[Key] = frozenset()
     input_saved: bool = False
@@ -70,7 +70,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Held:
-    """Something that needs no gradient and is made once, in its turn, and held.
+    """Something that needs no gradient and is made once, in its turn, and held, or a check.
 
     `before`: the layer ahead of which it runs. `frees`: others like it that nothing reads later.
     """
@@ -92,14 +92,15 @@ class TracedGraph:
         Pairs (u, v): layer v reads the output of layer u.
     held
         What runs beside them without a gradient.
-    output
-        Program that makes what the model returns.
+    output, spec
+        Program that makes the leaves of what the model returns; how they are put together.
+    others
+        Layers whose outputs it returns beside that of the last.
     inputs
         The placeholder of each input tensor.
-    values
-        Values that are no tensors, by node: they follow from the form of the arguments.
     constants
-        Tensors that the code makes, by name.
+        Tensors that depend on no tensor of the model, by name; made once, by the trace.
+        Like buffers they stay between steps, and are not in the peak that a plan promises.
     through
         Names of the modules whose parts are layers.
     form, state
@@ -110,8 +111,9 @@ class TracedGraph:
     nodes: tuple[GraphNode, ...]
     held: tuple[Held, ...]
     output: Program
+    spec: TreeSpec
+    others: tuple[int, ...]
     inputs: tuple[fx.Node, ...]
-    values: Mapping[fx.Node, Any]
     constants: dict[str, torch.Tensor]
     through: tuple[str, ...]
     form: tuple[Any, ...]
@@ -132,6 +134,11 @@ class TracedGraph:
         return tuple(node.name for node in self.nodes)
 
     @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants, which whoever fills a device to the brim sets aside."""
+        return unique_bytes(self.constants)
+
+    @property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs (u, v), ascending: layer v reads the output of layer u."""
         return tuple(sorted((u, v) for v, node in enumerate(self.nodes) for u in node.inputs))
@@ -150,9 +157,11 @@ class Session:
         self.graph = graph
         self.model = model
         self.table = Table(graph.names)
+        self._over = False  # the forward, so that nothing is to be returned any more
         self._held = list(graph.held)
         self._parameters = dict(model.named_parameters())
-        self._fixed: dict[fx.Node, Any] = dict(graph.values)
+        self._fixed: dict[fx.Node, Any] = {}
+        self._others: dict[int, torch.Tensor] = {}
         for k, (place, tensor) in enumerate(zip(graph.inputs, arguments.tensors, strict=True)):
             self._fixed[place] = tensor.detach()
             if tensor.requires_grad:
@@ -167,16 +176,20 @@ class Session:
             for node in held.frees:
                 del self._fixed[node]
 
+    def put(self, i: int, output: torch.Tensor) -> None:
+        """Hold the output of layer `i`."""
+        self.table.put(i, output)
+        if i in self.graph.others and not self._over:
+            self._others[i] = output
+
     def task(self, i: int) -> Task:
         """Layer `i`, ready to run."""
         node, graph = self.graph.nodes[i], self.graph
 
         def run(handed: Mapping[Key, torch.Tensor]) -> torch.Tensor:
-            values: dict[fx.Node, Any] = {
-                place: graph.nodes[u].rebuild(handed[u]) for place, u in node.reads.items()
-            }
+            values: dict[fx.Node, Any] = {place: handed[u] for place, u in node.reads.items()}
             values |= {graph.inputs[k]: handed[-1 - k] for k in node.arguments}
-            tensor, _ = split_output(node.name, self._run(node.program, values))
+            tensor: torch.Tensor = self._run(node.program, values)
             return tensor.clone() if node.copies else tensor
 
         return Task(
@@ -188,10 +201,29 @@ class Session:
             node.several,
         )
 
-    def result(self, last: torch.Tensor) -> Any:
-        """What the model returns, around the output of its last layer."""
-        place = self.graph.nodes[-1].program[-1]
-        return self._run(self.graph.output, {place: self.graph.nodes[-1].rebuild(last)})
+    def result(self, last: torch.Tensor, door: torch.Tensor) -> Any:
+        """What the model returns, around the output of its last layer.
+
+        The outputs of other layers are in it as they are, but no gradient may come to them; `door`,
+        a scalar that requires one, makes them say so.
+        """
+        values: dict[fx.Node, Any] = {self.graph.nodes[-1].program[-1]: last}
+        for i in self.graph.others:
+            box = [self._others[i]]
+            values[self.graph.nodes[i].program[-1]] = Source.apply(door, box, self._refuse)
+        return tree_unflatten(self._run(self.graph.output, values), self.graph.spec)
+
+    def end_forward(self) -> None:
+        """Hold no longer what is only returned."""
+        self._others.clear()
+        self._over = True
+
+    def _refuse(self, gradient: torch.Tensor) -> None:
+        raise UnsupportedModel(
+            f"a gradient comes to one of {len(self.graph.others) + 1} tensors that "
+            f"{self.graph.kind} returns, and the plan is for that of "
+            f"{self.graph.names[-1]!r} alone; use only that for the loss"
+        )
 
     def held(self) -> list[Any]:
         """All that is held beside the layers' outputs."""
@@ -206,8 +238,12 @@ class Session:
         def lookup(node: fx.Node) -> Any:
             return values[node] if node in values else self._fixed[node]
 
+        use = {other: node for node in program for other in node.all_input_nodes}
         for node in program[:-1]:
             values[node] = run_node(node, self.model, self.graph.constants, lookup)
+            for other in node.all_input_nodes:
+                if use[other] is node:
+                    values.pop(other, None)
         last = program[-1]
         if last.op == "output":
             return fx.map_arg(last.args[0], lookup)

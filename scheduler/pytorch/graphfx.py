@@ -1,22 +1,18 @@
-"""Trace a model with torch.fx without changing it, and run single nodes of what comes out."""
+"""A model's call taken apart: its arguments, and nodes, which are those of torch.fx, and kinds."""
 
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.blocks import Replaced
-from scheduler.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -106,178 +102,116 @@ def _form(leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class FxTrace:
-    """What torch.fx makes of a model.
+    """What is recorded of a model's call.
 
     Attributes
     ----------
     graph
-        One placeholder for each tensor among the arguments, in their order.
+        One placeholder for each tensor among the arguments, in their order; what a node makes is
+        one tensor, a tuple of views, or a boolean.
     constants
-        Tensors that the model's code made while it was traced, by name.
+        Tensors that depend on no tensor of the model, by name.
     through
         Names of the modules that were looked into.
+    spec
+        How what the model returns is put together from the leaves that the output node reads.
+    handed
+        For each block that was looked into because it hands over several tensors: their places
+        and nodes.
     """
 
     graph: fx.Graph
     constants: dict[str, torch.Tensor]
     through: tuple[str, ...]
+    spec: TreeSpec
+    handed: dict[str, list[tuple[int, fx.Node]]]
 
 
-def trace_symbolically(
-    model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None
-) -> FxTrace:
-    """Trace a model; modules in `leaves`, and those of torch.nn, are not looked into.
+@dataclass
+class Kinds:
+    """The nodes of a trace by kind; what is in none is a placeholder or the output.
 
-    Raises
-    ------
-    UnsupportedModel
-        A leaf is no module of the model or is not called, the code depends on values, or it draws
-        random numbers outside every node.
+    Attributes
+    ----------
+    layers
+        In order; the values mean nothing.
+    views
+        Those whose tensors lie in the storage of what they read, and attributes.
+    bundles
+        The views that are several tensors.
+    held
+        Tensors that need no gradient, and checks of branches.
+    copies
+        Layers that would be views, but whose gradients must be added up by themselves.
+    joined
+        Layers that are run as one with the operation that alone reads them. It follows them and
+        hands them its gradient as it is, as an addition does: apart, they would be charged for two
+        gradients that are one tensor. Or it changes their output in place, or both are of one
+        group.
+    groups
+        For the layers of a block that are run as one: the last of them.
+    random
+        What draws random numbers.
+    sizes
+        Elements of what is one tensor.
+    names
+        Of layers that are called otherwise than their modules.
     """
-    names = [] if leaves is None else list(leaves)
-    modules = dict(model.named_modules())
-    for name in names:
-        if name not in modules or not name:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has no module {name!r}{did_you_mean(name, modules)}"
-            )
-    for name, module in modules.items():
-        if isinstance(module.__dict__.get("forward"), Replaced):
-            raise UnsupportedModel(
-                f"a plan is already applied to {name or type(model).__name__!r}; "
-                "call remove() on its handle first"
-            )
-    tracer = _Tracer(frozenset(names), arguments)
-    draws = Draws()
-    try:
-        with draws:
-            graph = tracer.trace(model)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UnsupportedModel(
-            f"torch.fx cannot trace {type(model).__name__} ({type(error).__name__}: {reason}); "
-            "name the blocks whose code depends on values as leaves: leaves=['block.0', ...]"
-        ) from error
-    if draws.seen:
-        raise UnsupportedModel(
-            f"{type(model).__name__} draws random numbers that depend on no input, which a trace "
-            "would make constants; draw them inside a block that is named in leaves"
-        )
-    called = {node.target for node in graph.nodes if node.op == "call_module"}
-    for name in names:
-        if name not in called:
-            raise UnsupportedModel(
-                f"leaf {name!r} is never called by the model; name modules whose forward runs"
-            )
-    return FxTrace(graph, tracer.made, tuple(sorted(tracer.through)))
+
+    layers: dict[fx.Node, None] = field(default_factory=dict)
+    views: set[fx.Node] = field(default_factory=set)
+    bundles: set[fx.Node] = field(default_factory=set)
+    held: set[fx.Node] = field(default_factory=set)
+    copies: set[fx.Node] = field(default_factory=set)
+    joined: set[fx.Node] = field(default_factory=set)
+    groups: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    random: set[fx.Node] = field(default_factory=set)
+    sizes: dict[fx.Node, int] = field(default_factory=dict)
+    names: dict[fx.Node, str] = field(default_factory=dict)
 
 
-class Draws(TorchDispatchMode):
-    """Sees whether a random number is drawn."""
+@dataclass(frozen=True)
+class OnCopy:
+    """An operation that changes an argument in place, done to a copy of it, which is returned."""
 
-    seen = False
+    func: Callable[..., Any]
+    place: int
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+    @property
+    def __name__(self) -> str:
+        """For names of nodes and messages."""
+        return str(getattr(self.func, "__name__", self.func))
 
-
-class _Proxy(fx.Proxy):
-    """A proxy that knows ``x += y`` from ``x = x + y``; torch.fx makes the second of both."""
-
-
-def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    def run(self: fx.Proxy, other: Any) -> fx.Proxy:
-        made: fx.Proxy = self.tracer.create_proxy(
-            "call_function", getattr(operator, name), (self, other), {}
-        )
-        return made
-
-    return run
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run it."""
+        copy: torch.Tensor = args[self.place].clone()
+        self.func(*args[: self.place], copy, *args[self.place + 1 :], **kwargs)
+        return copy
 
 
-for _name in (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
-    *("and", "or", "xor", "lshift", "rshift"),
-):
-    setattr(_Proxy, f"__i{_name}__", _in_place(f"i{_name}"))
+@dataclass(frozen=True)
+class Applied:
+    """The call of an autograd function."""
+
+    function: Any
+
+    @property
+    def __name__(self) -> str:
+        """For names of nodes and messages."""
+        return str(self.function.__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        return self.function.apply(*args, **kwargs)
 
 
-class _Tracer(fx.Tracer):
-    """Make placeholders of the given tensors only, and keep constants out of the model."""
-
-    proxy_buffer_attributes = True
-
-    def __init__(self, leaves: frozenset[str], arguments: Arguments) -> None:
-        super().__init__()
-        self._leaves = leaves
-        self._arguments = arguments
-        self.made: dict[str, torch.Tensor] = {}
-        self.through: set[str] = set()
-
-    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Note which modules are looked into."""
-        name = self.path_of_module(m)
-        if not self.is_leaf_module(m, name):
-            self.through.add(name)
-        return super().call_module(m, forward, args, kwargs)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Return what the model's code handles in the place of a value."""
-        return _Proxy(node, self)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Say whether a module becomes one node."""
-        return module_qualified_name in self._leaves or super().is_leaf_module(
-            m, module_qualified_name
-        )
-
-    def create_args_for_root(
-        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
-    ) -> tuple[Callable[..., Any], list[Any]]:
-        """Give the model a proxy for each tensor, and everything else as it is."""
-        leaves = [
-            self.create_proxy("placeholder", f"input_{i}", (), {})
-            if isinstance(leaf, torch.Tensor)
-            else leaf
-            for i, leaf in enumerate(self._arguments.leaves)
-        ]
-        named = tree_unflatten(leaves, self._arguments.spec)
-
-        def run(root: nn.Module) -> Any:
-            names = inspect.signature(root_fn).parameters
-            positional, keywords = [root], {}
-            for name, value in named.items():
-                if names[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                    positional.extend(value)
-                elif names[name].kind is inspect.Parameter.VAR_KEYWORD:
-                    keywords.update(value)
-                elif keywords or names[name].kind is inspect.Parameter.KEYWORD_ONLY:
-                    keywords[name] = value
-                elif len(positional) == list(names).index(name):
-                    positional.append(value)
-                else:
-                    keywords[name] = value
-            return root_fn(*positional, **keywords)
-
-        return run, [self.root]
-
-    def create_arg(self, a: Any) -> Any:
-        """Keep a tensor that the code makes beside the graph; torch.fx puts it on the model."""
-        own = [*self.root.parameters(), *self.root.buffers()]
-        if isinstance(a, torch.Tensor) and all(a is not tensor for tensor in own):
-            name = next((n for n, made in self.made.items() if made is a), None)
-            if name is None:
-                name = f"(constant {len(self.made)})"
-                self.made[name] = a
-            return self.create_node("get_attr", name, (), {}, name="constant")
-        return super().create_arg(a)
+def changed_in_place(said: str) -> UnsupportedModel:
+    """Refuse a change in place that a recomputation could not read again."""
+    return UnsupportedModel(
+        f"{said} changes in place what others read, or what was made further up, which a "
+        "recomputation could not read again; use the version that does not (inplace=False), or "
+        "name a block that contains both it and what makes its input in leaves"
+    )
 
 
 def run_node(
@@ -286,17 +220,45 @@ def run_node(
     constants: dict[str, torch.Tensor],
     lookup: Callable[[fx.Node], Any],
 ) -> Any:
-    """Run one node; `lookup` gives the values of those it reads."""
+    """Run one node; `lookup` gives the values of those it reads.
+
+    Raises
+    ------
+    UnsupportedModel
+        A branch that was recorded goes the other way, or a shape that depends on values is another.
+    """
     target: Any = node.target
     if node.op == "get_attr":
         return constants[target] if target in constants else attribute(model, target)
     args = fx.map_arg(node.args, lookup)
     kwargs = fx.map_arg(node.kwargs, lookup)
-    if node.op == "call_module":
-        return model.get_submodule(target)(*args, **kwargs)
-    if node.op == "call_method":
-        return getattr(args[0], target)(*args[1:], **kwargs)
-    return target(*args, **kwargs)
+    with ExitStack() as stack:
+        if "under" in node.meta:
+            enabled, how = node.meta["under"]
+            stack.enter_context(torch.set_grad_enabled(enabled))
+            stack.enter_context(cast(how))
+        if node.op == "call_module":
+            output = model.get_submodule(target)(*args, **kwargs)
+            return tree_leaves(output)[node.meta["place"]] if "place" in node.meta else output
+        result = target(*args, **kwargs)
+    _check(node, result)
+    return result
+
+
+def _check(node: fx.Node, result: Any) -> None:
+    if "value" in node.meta and result is not node.meta["value"]:
+        raise UnsupportedModel(
+            f"the model branches on what operation {node.name!r} makes of its inputs' values, "
+            f"which is {result} now and was {node.meta['value']} when it was traced; trace it for "
+            "each kind of batch (with and without padding, say), or take the branch out"
+        )
+    if "shape" in node.meta:
+        shapes = [tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        if shapes != node.meta["shape"]:
+            raise UnsupportedModel(
+                f"operation {node.name!r} makes {shapes} of its inputs' values now and made "
+                f"{node.meta['shape']} when the model was traced; a plan is for one size"
+            )
 
 
 def attribute(model: nn.Module, name: str) -> Any:

@@ -1,61 +1,18 @@
-"""What each node of a trace is: a layer, a view, a value that is no tensor, or held throughout."""
+"""What each node of a trace is: a layer, a view, or held throughout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.blocks import split_output
-from scheduler.pytorch.graphfx import Arguments, Draws, FxTrace, run_node
+from scheduler.pytorch.graphfx import Arguments, FxTrace, Kinds, changed_in_place, run_node
+from scheduler.pytorch.graphgroups import put_together, views_of
+from scheduler.pytorch.graphwatch import Draws, tensors_of
 from scheduler.pytorch.isolate import Source, gate
-
-_OF_THE_FORM = frozenset(
-    {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
-    | {"is_floating_point", "is_complex", "is_contiguous", "get_device", "type"}
-)
-"""Methods of a tensor whose result does not depend on its values."""
-
-_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda"})
-
-
-@dataclass
-class Kinds:
-    """The nodes of a trace by kind; what is in none is a placeholder or the output.
-
-    Attributes
-    ----------
-    layers
-        Each with the function that puts its output into what it returns.
-    views
-        Those whose tensors lie in the storage of what they read, and attributes.
-    bundles
-        The views that are several tensors.
-    values
-        What is no tensor.
-    held
-        Tensors that need no gradient.
-    copies
-        Layers that would be views, but whose gradients must be added up by themselves.
-    joined
-        Layers that are run as one with the operation that alone reads them. It follows them and
-        hands them its gradient as it is, as an addition does: apart, they would be charged for two
-        gradients that are one tensor. Or it changes their output in place.
-    """
-
-    layers: dict[fx.Node, Callable[[torch.Tensor], Any]] = field(default_factory=dict)
-    views: set[fx.Node] = field(default_factory=set)
-    bundles: set[fx.Node] = field(default_factory=set)
-    values: dict[fx.Node, Any] = field(default_factory=dict)
-    held: set[fx.Node] = field(default_factory=set)
-    copies: set[fx.Node] = field(default_factory=set)
-    joined: set[fx.Node] = field(default_factory=set)
 
 
 def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
@@ -72,6 +29,7 @@ def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
         if node.op not in ("placeholder", "output"):
             run.see(node)
         run.forget(node)
+    put_together(found, run.kinds, run.differs, model)
     _separate(found.graph, run.kinds, run.differs)
     return run.kinds
 
@@ -87,13 +45,13 @@ class _Run:
         own = [*model.parameters(), *model.buffers(), *found.constants.values()]
         self.own = {id(tensor.untyped_storage()) for tensor in own}
         self.held_since = False  # the last layer
-        self.random: set[fx.Node] = set()  # what draws random numbers
         self.last: dict[fx.Node, fx.Node] = {}
         for node in found.graph.nodes:
             self.last |= dict.fromkeys(node.all_input_nodes, node)
         places = [node for node in found.graph.nodes if node.op == "placeholder"]
         for place, tensor in zip(places, arguments.tensors, strict=True):
             self.env[place] = _fresh(tensor, tensor.requires_grad)
+            self.kinds.sizes[place] = tensor.numel()
             if tensor.requires_grad:
                 self.differs.add(place)
 
@@ -107,26 +65,32 @@ class _Run:
         """Run a node and put it with its kind."""
         kinds = self.kinds
         inputs = node.all_input_nodes
-        read = [t for other in inputs for t in _tensors(self._value(other))]
+        read = [t for other in inputs for t in tensors_of(self.env[other])]
         versions = [t._version for t in read]
         saved: list[Any] = []
         draws = Draws()
         with draws, saved_tensors_hooks(lambda tensor: saved.append(None), _unneeded):
-            result = run_node(node, self.model, self.found.constants, self._value)
+            result = run_node(node, self.model, self.found.constants, self.env.__getitem__)
         if draws.seen:
-            self.random.add(node)
+            kinds.random.add(node)
         changed = {
             id(t) for t, version in zip(read, versions, strict=True) if t._version != version
         }
         if changed:
             self._join_in_place(node, result, changed)
             return
-        made = _tensors(result)
-        if not made:
-            self._check_value(node, result)
-            kinds.values[node] = result
-            return
+        made = tensors_of(result)
+        if isinstance(result, torch.Tensor):
+            kinds.sizes[node] = result.numel()
         layered = any(other in kinds.layers or other in self.reads_layer for other in inputs)
+        if not made:
+            if layered or "value" not in node.meta:
+                raise UnsupportedModel(
+                    f"{_said(node)} makes {type(result).__name__} from the values of a tensor; "
+                    "name a block that contains it in leaves"
+                )
+            kinds.held.add(node)
+            return
         storages = {id(t.untyped_storage()) for t in read} | self.own
         if all(id(t.untyped_storage()) in storages for t in made):
             kinds.views.add(node)
@@ -138,12 +102,16 @@ class _Run:
             if any(t.requires_grad for t in made):
                 self.differs.add(node)
             return
-        tensor, rebuild = split_output(_name(node), result)
-        if tensor.requires_grad:
+        if not isinstance(result, torch.Tensor):
+            raise UnsupportedModel(
+                f"{_said(node)} returns {type(result).__name__} with {len(made)} tensors, and a "
+                "layer makes one; name a block that contains it in leaves"
+            )
+        if result.requires_grad:
             before = next(reversed(kinds.layers), None)
-            if before in inputs and not saved and self._passes_on(before, node, tensor):
+            if before in inputs and not saved and self._passes_on(before, node, result):
                 kinds.joined.add(before)
-            kinds.layers[node] = rebuild
+            kinds.layers[node] = None
             self.differs.add(node)
             self.held_since = False
         elif layered:
@@ -154,12 +122,7 @@ class _Run:
         else:
             kinds.held.add(node)
             self.held_since = True
-        self.env[node] = rebuild(_fresh(tensor, tensor.requires_grad))
-
-    def _value(self, node: fx.Node) -> Any:
-        if node in self.kinds.values:
-            return self.kinds.values[node]
-        return self.env[node]
+        self.env[node] = _fresh(result, result.requires_grad)
 
     def _join_in_place(self, node: fx.Node, result: Any, changed: set[int]) -> None:
         """Join a layer to the one operation that reads it and changes its output in place.
@@ -171,32 +134,27 @@ class _Run:
             (
                 n
                 for n in node.all_input_nodes
-                if changed == {id(t) for t in _tensors(self._value(n))}
+                if changed == {id(t) for t in tensors_of(self.env[n])}
             ),
             None,
         )
         kinds = self.kinds
         if owner in kinds.layers and len(owner.users) == 1 and isinstance(result, torch.Tensor):
-            alone = owner not in self.random and all(
+            alone = owner not in kinds.random and all(
                 len(other.users) == 1 and other not in kinds.joined
                 for other in owner.all_input_nodes
                 if other in self.differs
             )
             if (owner is next(reversed(kinds.layers)) and not self.held_since) or alone:
                 kinds.joined.add(owner)
-                kinds.layers[node] = _itself
+                kinds.layers[node] = None
                 self.differs.add(node)
                 self.held_since = False
-                if owner in self.random:
-                    self.random.add(node)
+                if owner in kinds.random:
+                    kinds.random.add(node)
                 self.env[node] = _fresh(result, True)
                 return
-        raise UnsupportedModel(
-            f"{_said(node)} changes in place what others read, or what was made further up, which "
-            "a recomputation could not read again; use the version that does not "
-            "(inplace=False), or name a block that contains both it and what makes its input in "
-            "leaves"
-        )
+        raise changed_in_place(_said(node))
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
         """Say whether the gradient of `node`, as it is, becomes that of the layer before it."""
@@ -208,43 +166,33 @@ class _Run:
         whole = found is not None and found.numel() == gradient.numel()
         return whole and found.untyped_storage() is gradient.untyped_storage()
 
-    def _check_value(self, node: fx.Node, result: Any) -> None:
-        """Refuse what takes a value out of a tensor: it may be another in the next call."""
-        if node.op == "get_attr" or all(n in self.kinds.values for n in node.all_input_nodes):
-            return
-        if node.op == "call_method" and node.target in _OF_THE_FORM:
-            return
-        if node.target is getattr and node.args[1] in _ATTRIBUTES:
-            return
-        if node.target is len or (result is None and node.op == "call_function"):
-            return
-        raise UnsupportedModel(
-            f"{_said(node)} makes {type(result).__name__} from the values of a tensor; name a "
-            "block that contains it in leaves"
-        )
-
 
 def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
     """Copy views whose gradients would be added up in another order than the model adds them.
 
     Autograd adds up the gradients of a view before it hands the sum on. Where a view is made anew
     in each layer that reads it they are added one by one, which rounds otherwise unless there are
-    two at most, or each view is read by one layer with no other reader of its base in between.
+    two at most, or each view is read by one layer with no other reader of its base in between, or
+    all read one view that has each element once. A view that repeats elements adds up in itself.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     for base in graph.nodes:
         if (base in kinds.views and base.op != "get_attr") or base not in differs:
             continue
-        views = _views_of(base, kinds, differs)
+        views = views_of(base, kinds, differs)
         if not views:
             continue
         ends = [
-            (order[view], order[user])
+            (order[view], order[kinds.groups.get(user, user)])
             for view in [base, *views]
             for user in view.users
             if user in kinds.layers
         ]
-        if len(ends) <= 2:
+        used = {view for view, _ in ends}
+        sizes = [kinds.sizes.get(view, 0) for view in views if order[view] in used]
+        repeats = len(ends) > 1 and any(size > kinds.sizes[base] for size in sizes)
+        whole = len(used) == 1 and sizes == [kinds.sizes[base]]
+        if not repeats and (len(ends) <= 2 or whole):
             continue
         readers = {user for _, user in ends}
         calm = all(
@@ -254,7 +202,7 @@ def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
             for view, user in ends
             if view != order[base]
         )
-        if calm:
+        if calm and not repeats:
             continue
         for view in views:
             if any(user in kinds.layers for user in view.users):
@@ -265,22 +213,7 @@ def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
                     )
                 kinds.views.discard(view)
                 kinds.copies.add(view)
-                kinds.layers[view] = _itself
-
-
-def _views_of(base: fx.Node, kinds: Kinds, differs: set[fx.Node]) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    todo = [base]
-    while todo:
-        for user in todo.pop().users:
-            if user in kinds.views and user in differs and user not in found:
-                found.append(user)
-                todo.append(user)
-    return found
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+                kinds.layers[view] = None
 
 
 def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -288,10 +221,6 @@ def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
         return tensor.detach()
     made: torch.Tensor = Source.apply(gate(tensor.device), [tensor], None)
     return made
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _unneeded(packed: Any) -> torch.Tensor:

@@ -21,7 +21,7 @@ from scheduler.pytorch.graphnode import Task, drop
 from scheduler.pytorch.graphsee import see_task
 from scheduler.pytorch.graphtable import Key
 from scheduler.pytorch.graphtrace import trace, walk
-from scheduler.pytorch.isolate import Peaks
+from scheduler.pytorch.isolate import Peaks, gate
 from scheduler.pytorch.profile import device_of, untouched
 from scheduler.pytorch.tracker import storage_bytes, unique_bytes
 
@@ -94,7 +94,7 @@ def _profile(
         task = session.task(i)
         earlier = frozenset(k for k in (*task.inputs, *task.parameters) if reader[k] > i)
         seen.append(see_task(task, session.table, earlier, not graph.nodes[i].inputs, clock))
-        session.table.put(i, drop(task, session.table))
+        session.put(i, drop(task, session.table))
     end = len(graph) - 1
     output = session.table.get(end)
     loss, edges = output, list(graph.edges)
@@ -108,6 +108,10 @@ def _profile(
         raise UnsupportedModel(
             f"{graph.kind} returns no scalar: give loss_fn=..., which makes one of its output"
         )
+    for u in graph.others:  # until the model returns, and the loss is made
+        after = max(v for of, v in graph.edges if of == u) + 1
+        more = seen[u].output_bytes
+        seen[after:] = [one.with_more_in_forward(more) for one in seen[after:]]
     # Whoever trains holds the loss; two more scalars tie the step together.
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
     held = unique_bytes([inputs, session.held()]) + scalars
@@ -135,7 +139,7 @@ def _loss_of(
     end = len(session.graph) - 1
 
     def run(handed: Mapping[Key, torch.Tensor]) -> torch.Tensor:
-        loss = loss_of(session.result(handed[end]), loss_fn)
+        loss = loss_of(session.result(handed[end], gate(handed[end].device)), loss_fn)
         if loss.untyped_storage() is handed[end].untyped_storage():
             return loss.clone()  # the model's output itself: it must not lie in what it reads
         return loss

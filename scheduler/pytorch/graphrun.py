@@ -151,7 +151,9 @@ class _Planned(Replaced):
         leaves = [t for t in arguments.tensors if t.requires_grad]
         leaves += [p for p in self.model.parameters() if p.requires_grad]
         token = _Rest.apply(step, *leaves)
-        return step.session.result(Source.apply(token, [last], step.receive))
+        result = step.session.result(Source.apply(token, [last], step.receive), token)
+        step.session.end_forward()
+        return result
 
     def _check(self, arguments: Arguments) -> None:
         kind = type(self.model).__name__

@@ -97,7 +97,7 @@ class Step:
                 self.kept[i] = kept
             else:
                 output = drop(task, self.session.table)
-        self.session.table.put(i, output)
+        self.session.put(i, output)
         return output
 
     def _check(self, node: GraphNode, kept: Kept) -> None:

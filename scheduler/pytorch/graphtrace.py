@@ -1,8 +1,7 @@
 """From a model to a graph of layers: trace it, see what each node is, and what its backward reads.
 
 A node that only takes a view (reshape, chunk, an identity) becomes part of every layer that reads
-it, and a value that is no tensor (a size) becomes a constant. What needs no gradient is made once
-and held. Every other node is a layer.
+it. What needs no gradient is made once and held. Every other node is a layer.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from torch import fx, nn
 from scheduler.errors import UnsupportedModel
 from scheduler.pytorch.blocks import without_cache
 from scheduler.pytorch.graph import GraphNode, Held, Program, Session, TracedGraph
-from scheduler.pytorch.graphfx import Arguments, FxTrace, cast, casting, trace_symbolically
-from scheduler.pytorch.graphkinds import Kinds, see_kinds
+from scheduler.pytorch.graphfx import Arguments, FxTrace, Kinds, cast, casting
+from scheduler.pytorch.graphkinds import see_kinds
+from scheduler.pytorch.graphleaves import record
 from scheduler.pytorch.graphnode import keep
 from scheduler.pytorch.graphtable import Key
 from scheduler.pytorch.isolate import buffer_versions
@@ -28,8 +28,9 @@ from scheduler.pytorch.profile import untouched
 def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) -> TracedGraph:
     """Trace a model whose layers form a graph.
 
-    The model is run twice, node by node, forward only; it, its gradients, its buffers and the
-    random state are left as they were.
+    The model is run three times, forward only, once as a whole (where a block hands over several
+    tensors, again), and then node by node; it, its gradients, its buffers and the random state are
+    left as they were. What a branch depends on is checked in each planned step.
 
     Parameters
     ----------
@@ -38,9 +39,10 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     inputs
         A tensor, a tuple of arguments, or a dict of keyword arguments, of the size to be trained.
     leaves
-        Names of modules that become one layer each and are not looked into. Modules of torch.nn
-        (but `nn.Sequential` and the like) are layers in any case, and so are operations between
-        them.
+        Names of modules, or patterns such as ``"decoder.block.*"``, that become one layer each and
+        are not looked into. Modules of torch.nn (but `nn.Sequential` and the like) are layers in
+        any case, and so are operations between them. One that makes and hands over several tensors
+        becomes a layer for each: that of the first has its name, the others ``name[1]`` and so on.
 
     Returns
     -------
@@ -50,12 +52,12 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     Raises
     ------
     UnsupportedModel
-        torch.fx cannot trace the model, or it does something a plan cannot honour.
+        The model does something that a plan cannot honour.
     """
     arguments = Arguments.of(model, inputs)
     how = casting(arguments.tensors)
     with untouched(model, inputs), torch.enable_grad(), without_cache(model), cast(how):
-        found = trace_symbolically(model, arguments, leaves)
+        found = record(model, arguments, leaves)
         kinds = see_kinds(found, model, arguments)
         graph = _build(found, kinds, model, arguments)
         nodes = []
@@ -110,18 +112,17 @@ def _build(found: FxTrace, kinds: Kinds, model: nn.Module, arguments: Arguments)
                 {other: index[other] for other in read if other in index},
                 tuple(k for k in wanted if placeholders[k] in read),
                 copies=node in kinds.copies,
-                rebuild=kinds.layers[node],
             )
         )
     output = next(node for node in found.graph.nodes if node.op == "output")
     program, read = _closure(output, kinds, order)
-    returned = [node for node in read if node in index]
-    if len(returned) != 1:
+    returned = sorted(index[node] for node in read if node in index)
+    used = {u for node in nodes for u in node.inputs} | set(returned[-1:])
+    if not used.issuperset(returned) or not returned:
         raise UnsupportedModel(
             f"{type(model).__name__} returns {len(returned)} tensors that need a gradient; a plan "
-            "is for a model that returns exactly one"
+            "is for a model that returns exactly one, and perhaps others from which it is made"
         )
-    used = {u for node in nodes for u in node.inputs} | {index[returned[0]]}
     for i, node in enumerate(nodes):
         if i not in used:
             raise UnsupportedModel(
@@ -132,8 +133,9 @@ def _build(found: FxTrace, kinds: Kinds, model: nn.Module, arguments: Arguments)
         tuple(nodes),
         _held(found, kinds, order, nodes, program),
         program,
+        found.spec,
+        tuple(returned[:-1]),
         tuple(placeholders),
-        kinds.values,
         found.constants,
         found.through,
         arguments.form,
@@ -152,7 +154,7 @@ def _closure(
                 if other not in program:
                     program.add(other)
                     todo.append(other)
-            elif other not in kinds.values:
+            else:
                 read.add(other)
     return tuple(sorted(program, key=order.__getitem__)), sorted(read, key=order.__getitem__)
 
@@ -197,7 +199,7 @@ def _names(programs: list[Program], kinds: Kinds, model: nn.Module) -> list[str]
                 clash = node.op != "call_module" and node.name in modules
                 name = str(node.target) if node.op == "call_module" else node.name
                 parts.append(f"({name})" if clash else name)
-        unique = name = "+".join(parts)
+        unique = name = kinds.names.get(program[-1], "+".join(parts))
         count = 2
         while unique in names:
             unique, count = f"{name}#{count}", count + 1
@@ -213,7 +215,7 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
     model, task = session.model, session.task(i)
     before = buffer_versions(model)
     output, kept = keep(task, session.table)
-    session.table.put(i, output)
+    session.put(i, output)
     edges = _edges(kept.root.grad_fn)
     names = {id(p): name for name, p in model.named_parameters()}
     counts: dict[Key, int] = {}
