@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.against import describe, read_settings
 from scheduler.certify import certified
@@ -19,9 +19,12 @@ from solvers.problem import Chain
 from solvers.replay import replay
 from solvers.solution import Infeasible, Solution, Status, Unsuitable
 
-__all__ = ["compare_chain"]
+__all__ = ["Optima", "compare_chain"]
 
-_Optimum = Callable[[int], Solution]
+_Optimum = Callable[[int], Solution | None]
+
+Optima = Callable[[Sequence[int]], Mapping[int, Solution]]
+"""The optimal solutions of some budgets, the first one among them; others may be left out."""
 
 _WHOLE_FRONTIER = 120
 """Chains up to this long are compared by one frontier; longer ones are solved at each peak."""
@@ -30,16 +33,17 @@ _WHOLE_FRONTIER = 120
 def compare_chain(
     costs: CostGraph,
     size: Budget,
-    max_points: int | None,
-    memory_limit: int,
+    max_points: int | None = None,
+    memory_limit: int = nested.MEMORY_LIMIT,
     against: object = (),
+    optima: Optima | None = None,
 ) -> Comparison:
     """All methods for chains but "brute", which finds what "optimal" finds.
 
-    And the settings of `against`, as `scheduler.against` reads them.
+    And the settings of `against`, as `scheduler.against` reads them. `optima` stands in for
+    solving, and what it leaves out is not known.
     """
     chain = costs.to_chain()
-    optimum = _optimum(chain, max_points, memory_limit)
     settings = read_settings(against, chain)
     plans: dict[str, Plan] = {}
     notes: dict[str, str] = {}
@@ -52,8 +56,14 @@ def compare_chain(
     for setting in settings:
         plans[setting.text] = _as_set(costs, chain, setting)
         notes[setting.text] = describe(setting, chain)
-    best = _best_effort(costs, chain, lambda _, bytes_: optimum(bytes_), "optimal", size)
-    at_peaks = {peak: optimum(peak) for peak in sorted({p.peak_bytes for p in plans.values()})}
+    peaks = sorted({plan.peak_bytes for plan in plans.values()})
+    optimum: _Optimum = (
+        _optimum(chain, max_points, memory_limit)
+        if optima is None
+        else optima([size.available, *peaks]).get
+    )
+    best = _best_effort(costs, chain, lambda _, bytes_: _known(optimum, bytes_), "optimal", size)
+    at_peaks = {peak: optimum(peak) for peak in peaks}
     names += [setting.text for setting in settings]
     rows = [
         _row(
@@ -78,6 +88,12 @@ def compare_chain(
         time_unit=costs.time_unit,
         set_by=peak_text(replay(chain, best.items).peak_action, best.layers),
     )
+
+
+def _known(optimum: _Optimum, budget: int) -> Solution:
+    solution = optimum(budget)
+    assert solution is not None  # of the budget itself
+    return solution
 
 
 def _optimum(chain: Chain, max_points: int | None, memory_limit: int) -> _Optimum:
@@ -120,11 +136,11 @@ def _as_set(costs: CostGraph, chain: Chain, setting: Setting) -> Plan:
     return certified(costs, chain, solution, method=setting.text, budget_bytes=None)
 
 
-def _row(plan: Plan, size: Budget, best: Solution, ticks: int, note: str) -> MethodRow:
-    if best.status is not Status.OPTIMAL:
+def _row(plan: Plan, size: Budget, best: Solution | None, ticks: int, note: str) -> MethodRow:
+    if best is not None and best.status is not Status.OPTIMAL:
         gap = format_percent(excess(best.time, best.lower_bound_time))
         note = " ".join([note, f"the optimum at its peak is known within {gap}."]).strip()
-    time_at_peak = best.time / ticks
+    time_at_peak = None if best is None else best.time / ticks
     return MethodRow(
         method=plan.method,
         peak_bytes=plan.peak_bytes,
@@ -132,7 +148,9 @@ def _row(plan: Plan, size: Budget, best: Solution, ticks: int, note: str) -> Met
         time=plan.time,
         overhead=plan.overhead,
         optimal_time_at_peak=time_at_peak,
-        optimal_overhead_at_peak=excess(time_at_peak, plan.keep_all_time),
+        optimal_overhead_at_peak=(
+            None if time_at_peak is None else excess(time_at_peak, plan.keep_all_time)
+        ),
         note=note,
     )
 

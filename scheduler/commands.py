@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from scheduler import api
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidBudget, InvalidCosts, InvalidPlan, NoPlanFound, SchedulerError
-from scheduler.files import read_text
+from scheduler.files import check_writable, read_text
 from scheduler.graphcomparison import GraphComparison
 from scheduler.graphpareto import ROW_FIELDS, GraphFrontier
 from scheduler.modelargs import MODEL_OPTIONS
+from scheduler.pareto import ROWS
 from scheduler.plan import Plan
 from scheduler.planfile import is_plan, parse_plan
 from scheduler.planrows import plan_rows, plan_summary, rows_table, rows_text
 from scheduler.readers import Costs, read_costs_text
-from scheduler.report.fitted import print_width
+from scheduler.report.fitted import narrowed, print_width
 from scheduler.report.table import spread
 from scheduler.text import format_both, format_bytes, format_time
 from scheduler.units import parse_bytes
@@ -35,21 +36,28 @@ _DATA = (
 
 
 def solve(arguments: Namespace) -> int:
-    """``solve``: print the plan, and write it where asked."""
+    """``solve``: print the plan, and write it where asked; ``-`` is standard output."""
+    if arguments.output == "-":
+        arguments.json, arguments.output = True, None
+    if arguments.output is not None:
+        check_writable(arguments.output)
     costs, reserved = _read_reserving(arguments)
     with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
         try:
-            plan = api.solve(
-                costs,
-                budget=_budget(arguments),
-                reserved=reserved,
-                method=arguments.method,
-                max_points=arguments.max_points,
-                memory_limit=arguments.memory_limit,
-                time_limit=arguments.time_limit,
-                optimal_in=arguments.optimal_in,
-                threads=arguments.threads,
-                watch=watching.watch,
+            plan = watching.run(
+                "the best plan",
+                lambda: api.solve(
+                    costs,
+                    budget=_budget(arguments),
+                    reserved=reserved,
+                    method=arguments.method,
+                    max_points=arguments.max_points,
+                    memory_limit=arguments.memory_limit,
+                    time_limit=arguments.time_limit,
+                    optimal_in=arguments.optimal_in,
+                    threads=arguments.threads,
+                    watch=watching.watch,
+                ),
             )
         except NoPlanFound as error:
             if not watching.interrupted:
@@ -61,7 +69,8 @@ def solve(arguments: Namespace) -> int:
     if arguments.output is not None:
         plan.save(arguments.output)
         _say(f"wrote {arguments.output}")
-    print(plan.to_json() if arguments.json else plan, end="" if arguments.json else "\n")
+    text = plan.to_json() if arguments.json else f"{narrowed(str(plan), print_width())}\n"
+    sys.stdout.write(text)
     return 0
 
 
@@ -69,16 +78,19 @@ def compare(arguments: Namespace) -> int:
     """``compare``: one row a method; status 3 when nothing fits, 4 when nothing was found."""
     costs, reserved = _read_reserving(arguments)
     with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
-        comparison = api.compare(
-            costs,
-            budget=_budget(arguments),
-            reserved=reserved,
-            max_points=arguments.max_points,
-            memory_limit=arguments.memory_limit,
-            time_limit=arguments.time_limit,
-            threads=arguments.threads,
-            watch=watching.watch,
-            against=arguments.against,
+        comparison = watching.run(
+            "all methods",
+            lambda: api.compare(
+                costs,
+                budget=_budget(arguments),
+                reserved=reserved,
+                max_points=arguments.max_points,
+                memory_limit=arguments.memory_limit,
+                time_limit=arguments.time_limit,
+                threads=arguments.threads,
+                watch=watching.watch,
+                against=arguments.against,
+            ),
         )
     if watching.interrupted:
         _say("interrupted: this is what was found so far")
@@ -87,7 +99,7 @@ def compare(arguments: Namespace) -> int:
     elif arguments.csv:
         _print_csv(comparison.table())
     else:
-        print(comparison)
+        print(comparison.text(print_width()))
     if comparison.optimal.fits:
         return 0
     sentence = comparison.conclusion().rstrip(".")
@@ -104,16 +116,19 @@ def frontier(arguments: Namespace) -> int:
     costs = _read_costs(arguments)
     of_graph = not (isinstance(costs, CostGraph) and costs.is_chain)
     with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
-        result = api.frontier(
-            costs,
-            max_points=arguments.max_points,
-            memory_limit=arguments.memory_limit,
-            # Of a chain all points are there, and some of them are shown.
-            points=arguments.points if of_graph else None,
-            time_limit=arguments.time_limit,
-            optimal_in=arguments.optimal_in,
-            threads=arguments.threads,
-            watch=watching.watch,
+        result = watching.run(
+            "the frontier",
+            lambda: api.frontier(
+                costs,
+                max_points=arguments.max_points,
+                memory_limit=arguments.memory_limit,
+                # Of a chain all points are there, and some of them are shown.
+                points=arguments.points if of_graph else None,
+                time_limit=arguments.time_limit,
+                optimal_in=arguments.optimal_in,
+                threads=arguments.threads,
+                watch=watching.watch,
+            ),
         )
     if watching.interrupted:
         _say("interrupted: these are the budgets solved so far")
@@ -126,7 +141,7 @@ def frontier(arguments: Namespace) -> int:
         rows = [(peak, time, result.overhead(time)) for peak, time in points]
         _print_csv([("peak_bytes", "time", "overhead"), *rows])
     else:
-        print(result if arguments.points is None else result.table(arguments.points))
+        print(result.table(arguments.points or ROWS, print_width()))
     return 0
 
 
@@ -145,7 +160,8 @@ def show(arguments: Namespace) -> int:
         if arguments.csv:
             raise InvalidPlan("--csv prints the rows of a plan, but what is shown is a cost file")
         # write, since a cost file ends its last line itself
-        sys.stdout.write(shown.to_json() if arguments.json else f"{shown}\n")
+        text = shown.to_json() if arguments.json else f"{shown.text(print_width())}\n"
+        sys.stdout.write(text)
         return 0
     if (arguments.json or arguments.csv) and arguments.plan_costs is None:
         raise InvalidPlan(
@@ -158,9 +174,8 @@ def show(arguments: Namespace) -> int:
 
 def _show_plan(plan: Plan, arguments: Namespace) -> None:
     if arguments.plan_costs is None:
-        print(plan)
-        print()
-        print("Not replayed: --costs COSTS executes it on the costs that it was made for.")
+        said = "Not replayed: --costs COSTS executes it on the costs that it was made for."
+        print(narrowed(f"{plan}\n\n{said}", print_width()))
         return
     costs = read_costs_text(*_read(arguments.plan_costs, "cost file"))
     # What the plan says is shown only once its replay says the same.

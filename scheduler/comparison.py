@@ -7,7 +7,8 @@ from typing import Any
 
 from scheduler.jsontext import finite
 from scheduler.plan import excess
-from scheduler.report.table import WIDTH, aligned, format_percent, wrapped
+from scheduler.report.fitted import fitted
+from scheduler.report.table import WIDTH, format_percent, wrapped
 from scheduler.text import format_both, format_bytes, format_exact, format_time, more_than_budget
 
 __all__ = ["Comparison", "MethodRow"]
@@ -99,13 +100,19 @@ class Comparison:
         return f"<Comparison: {fit} of {len(self.rows)} methods fit {self._budget()}>"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = WIDTH) -> str:
+        """The table and what is to be said of it, in lines of at most `width` characters."""
         header = ("method", "peak", "fits", "time", "overhead", "optimum at that peak")
-        lines = [*self._title(), "", *aligned([header, *(self._cells(row) for row in self.rows)])]
+        title = [wrapped(line, width) for line in self._title()]
+        lines = [*title, "", *fitted(header, [self._cells(row) for row in self.rows], width)]
         notes = ["Last column: the overhead of the optimal plan within the peak of that row."]
         if any(not row.fits and row.peak_bytes is not None for row in self.rows):
             notes.append("A method that does not fit shows its plan of the smallest peak.")
         notes += [f"{row.method}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([*lines, "", *map(wrapped, notes), "", wrapped(self.conclusion())])
+        said = [*notes, "", self.conclusion()]
+        return "\n".join([*lines, "", *(wrapped(words, width) for words in said)])
 
     def conclusion(self) -> str:
         """What the optimum saves, in a sentence."""

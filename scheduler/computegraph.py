@@ -13,6 +13,7 @@ from scheduler.errors import InvalidCosts
 from scheduler.files import read_text, write_atomically
 from scheduler.jsontext import digest, dump_record, parse_json
 from scheduler.nodes import NodeCost, as_nodes
+from scheduler.report.table import WIDTH
 from scheduler.text import did_you_mean, format_bytes, format_time, shown
 from scheduler.values import check_name, ticks_per_unit
 from solvers.graph.problem import ComputeGraph, Node
@@ -95,6 +96,10 @@ class ComputeCosts:
         return f"<ComputeCosts{name}: {self.size}, time {time}, outputs {outputs}>"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = WIDTH) -> str:
+        """The costs as a table, in lines of at most `width` characters."""
         reads = inputs_of(len(self), self.edges)
         names = [node.name for node in self.nodes]
 
@@ -110,7 +115,8 @@ class ComputeCosts:
 
         title = f"{self.name or 'compute graph'}: {self.size}, times in {self.time_unit}"
         equal = [(node.time, node.bytes, node.backward) for node in self.nodes]
-        return folded_table(title, ("node", "time", "output", "part", "reads"), equal, reads, row)
+        header = ("node", "time", "output", "part", "reads")
+        return folded_table(title, header, equal, reads, row, width)
 
     @property
     def size(self) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from scheduler.layers import LayerCost
-from scheduler.report.table import aligned
+from scheduler.report.fitted import fitted
+from scheduler.report.table import WIDTH, wrapped
 from scheduler.text import format_bytes
 
 __all__ = ["costs_table", "folded_table", "inputs_of", "reads_text"]
@@ -29,8 +30,9 @@ def costs_table(
     title: str,
     time_unit: str,
     edges: Edges | None = None,
+    width: int = WIDTH,
 ) -> str:
-    """An aligned table with a title line; times as they were given, sizes in binary units.
+    """A table with a title line; times as they were given, sizes in binary units.
 
     Parameters
     ----------
@@ -40,6 +42,8 @@ def costs_table(
         Their name and size.
     edges
         Pairs of positions: the layers are a graph, and the table says what each of them reads.
+    width
+        Characters of a line at most.
     """
     title = f"{title}, input {format_bytes(input_bytes)}, times in {time_unit}"
     reads = inputs_of(len(layers), edges)
@@ -51,7 +55,7 @@ def costs_table(
 
     header = _HEADER if edges is None else (*_HEADER, "reads")
     plain = [replace(layer, name="") for layer in layers]
-    return folded_table(title, header, plain, reads, row)
+    return folded_table(title, header, plain, reads, row, width)
 
 
 def inputs_of(count: int, edges: Edges | None) -> list[list[int]]:
@@ -77,6 +81,7 @@ def folded_table(
     items: Sequence[_Item],
     reads: Sequence[Sequence[int]],
     row: Callable[[int, int], tuple[str, ...]],
+    width: int = WIDTH,
 ) -> str:
     """A table with a row for each run of equal items that each read just the one before.
 
@@ -90,6 +95,8 @@ def folded_table(
         For each item the positions of those that it reads.
     row
         The cells of a run, from the positions of its first and its last item.
+    width
+        Characters of a line at most.
     """
     starts = [
         i
@@ -98,11 +105,11 @@ def folded_table(
     ]
     runs = list(zip(starts, [*(start - 1 for start in starts[1:]), len(items) - 1], strict=True))
     hidden = len(runs) - _FIRST - _LAST
-    gap = []
+    remark = None
     if hidden > 0:
-        runs, gap = runs[:_FIRST] + runs[-_LAST:], [f"… {hidden} more rows …"]
-    lines = aligned([header, *(row(first, last) for first, last in runs)])
-    return "\n".join([title, *lines[: _FIRST + 1], *gap, *lines[_FIRST + 1 :]])
+        runs, remark = runs[:_FIRST] + runs[-_LAST:], (_FIRST, f"… {hidden} more rows …")
+    cells = [row(first, last) for first, last in runs]
+    return "\n".join([wrapped(title, width), *fitted(header, cells, width, remark=remark)])
 
 
 def _cells(first: LayerCost, last: LayerCost) -> tuple[str, ...]:

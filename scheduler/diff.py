@@ -207,7 +207,8 @@ def _treatments(plan: Plan) -> dict[str, str]:
 def _places(row: DiffRow, position: dict[str, int]) -> str:
     first, last = position[row.first], position[row.last]
     where = f"{first}" if first == last else f"{first}–{last}"
-    return f"{where}  {span_text(row.first, row.last)}"
+    names = span_text(row.first, row.last)
+    return where if names == where else f"{where}  {names}"
 
 
 def _options(items: Sequence[Item]) -> dict[int, str]:

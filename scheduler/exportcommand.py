@@ -8,7 +8,7 @@ from argparse import Namespace
 from scheduler.commands import _read
 from scheduler.errors import InvalidPlan, SchedulerError
 from scheduler.export import TARGETS, export
-from scheduler.files import write_atomically
+from scheduler.files import check_writable, write_atomically
 from scheduler.plan import Plan
 from scheduler.readers import read_costs_text
 
@@ -21,6 +21,9 @@ def run_export(arguments: Namespace) -> int:
         raise SchedulerError(f"no target given; add --to with one of {', '.join(TARGETS)}")
     if arguments.plan == "-" and arguments.costs == "-":
         raise SchedulerError("the plan and the costs cannot both come from standard input")
+    to_file = arguments.output not in (None, "-")
+    if to_file:
+        check_writable(arguments.output)
     plan = Plan.from_json(*_read(arguments.plan, "plan file", InvalidPlan))
     costs = (
         None if arguments.costs is None else read_costs_text(*_read(arguments.costs, "cost file"))
@@ -28,7 +31,7 @@ def run_export(arguments: Namespace) -> int:
     done = export(plan, arguments.target, costs, stages=arguments.stages)
     for note in done.notes:
         print(f"checkpoint-scheduler: {note}", file=sys.stderr)
-    if arguments.output is None:
+    if not to_file:
         sys.stdout.write(done.text)
         return 0
     write_atomically(arguments.output, done.text)

@@ -12,7 +12,7 @@ from pathlib import Path
 from scheduler.errors import SchedulerError
 from scheduler.text import shown
 
-__all__ = ["read_text", "write_atomically"]
+__all__ = ["check_writable", "read_text", "write_atomically"]
 
 
 def read_text(
@@ -36,6 +36,29 @@ def read_text(
         raise error(f"cannot read the {what} {shown(name, 200)}: {_reason(cause)}") from cause
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise what `write_atomically` would, before the work whose result is to be written.
+
+    Raises
+    ------
+    SchedulerError
+        The file cannot be written.
+    """
+    name = os.fspath(path)
+    try:
+        mode = _mode(name)
+        if mode is None or stat.S_ISREG(mode):
+            descriptor, fresh = _fresh(Path(os.path.realpath(name)), mode)
+            os.close(descriptor)
+            fresh.unlink()
+        elif stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif not os.access(name, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as cause:
+        raise _unwritten(name, cause) from cause
+
+
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path`, whole or not at all.
 
@@ -57,7 +80,11 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
         else:
             _replace(Path(os.path.realpath(name)), data, mode)
     except (OSError, ValueError) as cause:
-        raise SchedulerError(f"cannot write {shown(name, 200)}: {_reason(cause)}") from cause
+        raise _unwritten(name, cause) from cause
+
+
+def _unwritten(name: str, cause: OSError | ValueError) -> SchedulerError:
+    return SchedulerError(f"cannot write {shown(name, 200)}: {_reason(cause)}")
 
 
 def _mode(name: str) -> int | None:
@@ -67,7 +94,8 @@ def _mode(name: str) -> int | None:
         return None
 
 
-def _replace(target: Path, data: bytes, mode: int | None) -> None:
+def _fresh(target: Path, mode: int | None) -> tuple[int, Path]:
+    """A new empty file beside `target`, open for writing, and its name."""
     if not target.parent.is_dir():
         raise FileNotFoundError(
             errno.ENOENT, f"there is no directory {str(target.parent)!r}; make it first"
@@ -76,7 +104,11 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
         # Replacing needs only the directory's permission and would go over a read-only file.
         raise PermissionError(errno.EACCES, "the file is read-only; choose another name")
     fresh = target.parent / f".{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), fresh
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
+    descriptor, fresh = _fresh(target, mode)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)

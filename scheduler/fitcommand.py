@@ -49,6 +49,7 @@ def fit(arguments: Namespace) -> int:
             **_recipe(arguments),
             **_given(arguments, ("batch", "sequence", "margin", "budget")),
             search=not arguments.no_search,
+            options=bool(arguments.options),
         )
     training = found.training
     _say_unsharded(training)
@@ -96,7 +97,7 @@ def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     training = Training(shape=shape, **{"gpu": load_gpu("h100"), **recipe})
     sequence = default_sequence(shape) if arguments.sequence is None else arguments.sequence
     batch = 1 if arguments.batch is None else arguments.batch
-    costs = training.costs(batch, sequence)
+    costs = training.costs(batch, sequence, options=bool(arguments.options))
     if arguments.command == "show" and not arguments.json:
         costs = _to_read(costs)
     if arguments.optimizer is None:

@@ -14,7 +14,8 @@ from scheduler.graphsolve import certified_graph, keep_all_solution, solve_graph
 from scheduler.jsontext import finite
 from scheduler.limits import Budget
 from scheduler.readers import Costs
-from scheduler.report.table import aligned, format_percent, wrapped
+from scheduler.report.fitted import fitted
+from scheduler.report.table import WIDTH, format_percent, wrapped
 from scheduler.text import format_bytes
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.solution import Graph, PlanClass
@@ -103,20 +104,23 @@ class GraphComparison(Comparison):
         fit = sum(row.fits for row in self.rows)
         return f"<GraphComparison: {fit} of {len(self.rows)} methods fit {self._budget()}>"
 
-    def __str__(self) -> str:
+    def text(self, width: int = WIDTH) -> str:
+        """The table and what is to be said of it, in lines of at most `width` characters."""
         header = ("method", "peak", "fits", "time", "overhead", "gap", "proven", "solved in")
         title = (
             f"{self.name or 'graph'}: {self.size}, keep-all peak "
             f"{format_bytes(self.keep_all_peak_bytes)}, {self._time(self.keep_all_time)} a step;",
             f"budget {self._budget()}, at most {self.time_limit:g} s a method",
         )
-        lines = [*title, "", *aligned([header, *(self._graph_cells(row) for row in self.rows)])]
+        rows = [self._graph_cells(row) for row in self.rows]
+        lines = [*(wrapped(line, width) for line in title), "", *fitted(header, rows, width)]
         notes = [
             "Gap: how far a plan is above the proven bound of its class at most; proven: the class "
             "in which no plan is faster."
         ]
         notes += [f"{row.label}: {row.note}." for row in self.rows if row.note]
-        return "\n".join([*lines, "", *map(wrapped, notes), "", wrapped(self.conclusion())])
+        said = [*notes, "", self.conclusion()]
+        return "\n".join([*lines, "", *(wrapped(words, width) for words in said)])
 
     def conclusion(self) -> str:
         """What the best plan loses, in a sentence."""

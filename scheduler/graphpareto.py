@@ -16,7 +16,8 @@ from scheduler.jsontext import finite
 from scheduler.limits import Budget, read_budget
 from scheduler.pareto import Frontier
 from scheduler.readers import Costs
-from scheduler.report.table import aligned, format_percent, spread, wrapped
+from scheduler.report.fitted import fitted
+from scheduler.report.table import WIDTH, format_percent, spread, wrapped
 from scheduler.text import format_both, format_bytes, format_exact, format_time, shown
 from scheduler.values import plain
 from solvers.graph.lowering import lower
@@ -224,8 +225,11 @@ class GraphFrontier(Frontier):
         least, most = format_bytes(self.points[0][0]), format_bytes(self.points[-1][0])
         return f"<GraphFrontier: {count}, {proven} of them proven, {least} to {most}>"
 
-    def table(self, most: int) -> str:
-        """An aligned table of at most `most` points, evenly chosen, and what failed."""
+    def table(self, most: int, width: int = WIDTH) -> str:
+        """A table of at most `most` points, evenly chosen, and what failed.
+
+        Its lines have at most `width` characters.
+        """
         header = ("peak", "of keep-all", "time", "overhead", "gap", "optimal in class")
         rows = [
             (
@@ -248,7 +252,13 @@ class GraphFrontier(Frontier):
         notes = [f"{why[0].upper()}{why[1:]}." for _, why in self.failed]
         if self.interrupted:
             notes.append("Interrupted: larger budgets were not tried.")
-        return "\n".join([title, *aligned([header, *rows], left=0), *map(wrapped, notes)])
+        return "\n".join(
+            [
+                wrapped(title, width),
+                *fitted(header, rows, width, left=0),
+                *(wrapped(note, width) for note in notes),
+            ]
+        )
 
 
 def _budgets(graph: Graph, most: int, points: int) -> list[int]:

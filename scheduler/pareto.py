@@ -11,16 +11,17 @@ from scheduler.costs import CostGraph
 from scheduler.limits import read_budget
 from scheduler.plan import Plan, excess
 from scheduler.readers import Costs
-from scheduler.report.table import aligned, format_percent, spread
+from scheduler.report.fitted import fitted
+from scheduler.report.table import WIDTH, format_percent, spread, wrapped
 from scheduler.text import format_bytes, format_time
 from solvers import frontier as solver
 from solvers.replay import replay
 from solvers.schedule import keep_all
 from solvers.solution import Infeasible
 
-__all__ = ["Frontier"]
+__all__ = ["ROWS", "Frontier"]
 
-_ROWS = 20
+ROWS = 20
 """Points that a frontier prints."""
 
 
@@ -145,7 +146,7 @@ class Frontier(Sequence[tuple[int, float]]):
         return f"<Frontier: {count}, {kind}, {format_bytes(least)} to {format_bytes(most)}>"
 
     def __str__(self) -> str:
-        return self.table(_ROWS)
+        return self.table(ROWS)
 
     def _repr_svg_(self) -> str:
         # What draws frontiers knows what they are, so that it cannot be imported above.
@@ -153,8 +154,11 @@ class Frontier(Sequence[tuple[int, float]]):
 
         return curve_picture(self)
 
-    def table(self, most: int) -> str:
-        """An aligned table of at most `most` points, evenly chosen, the ends among them."""
+    def table(self, most: int, width: int = WIDTH) -> str:
+        """A table of at most `most` points, evenly chosen, the ends among them.
+
+        Its lines have at most `width` characters.
+        """
         shown = spread(self.points, most)
         header = ("peak", "of keep-all", "time", "overhead")
         rows = [
@@ -166,7 +170,8 @@ class Frontier(Sequence[tuple[int, float]]):
             )
             for peak, time in shown
         ]
-        return "\n".join([self._title(len(shown)), *aligned([header, *rows], left=0)])
+        title = wrapped(self._title(len(shown)), width)
+        return "\n".join([title, *fitted(header, rows, width, left=0)])
 
     def _title(self, count: int) -> str:
         layers = "1 layer" if len(self.costs) == 1 else f"{len(self.costs)} layers"

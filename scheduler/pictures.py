@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.chainsweep import ChainFrontier
 from scheduler.comparison import Comparison
 from scheduler.graphpareto import GraphFrontier
 from scheduler.graphplan import GraphPlan, keep_all_steps, problem_of
@@ -80,6 +81,9 @@ def curve_picture(
             (each.budget_bytes or each.peak_bytes, each.lower_bound_time) for each in frontier.plans
         ]
         points_are = "plans of a sweep"
+    elif isinstance(frontier, ChainFrontier):
+        bounds = frontier.bounds
+        points_are = "optimal plans of a sweep" if frontier.proven else "plans of a sweep"
     else:
         points_are = "optimal plans" if frontier.exact else "near-optimal plans"
     shown = Curve(
@@ -121,7 +125,8 @@ def strip_picture(plan: Plan, name: str = "", width: float = WIDTH) -> str:
     cells = [
         Cell(
             layer,
-            "option" if i in options and runs[i] == 1 else _state(runs[i]),
+            # An option's forward runs once more in part, at its backward.
+            "option" if i in options and runs[i] == 2 else _state(runs[i] - (i in options)),
             runs[i],
             options.get(i),
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from scheduler.chainsweep import ChainFrontier
 from scheduler.comparison import Comparison
 from scheduler.graphcomparison import GraphComparison
+from scheduler.graphpareto import GraphFrontier
 from scheduler.graphplan import GraphPlan
 from scheduler.moments import costs_of
 from scheduler.pareto import Frontier
@@ -41,6 +43,7 @@ def plan_report(
     costs: object,
     others: tuple[Frontier, Plan, Comparison] | None,
     files: Files,
+    left_out: str = "",
 ) -> str:
     """The text of the file.
 
@@ -53,6 +56,8 @@ def plan_report(
         out the curve and the methods.
     files
         How to call what the commands name.
+    left_out
+        Why there are no others, as a sentence, where that was not asked for.
 
     Raises
     ------
@@ -70,8 +75,8 @@ def plan_report(
         return html.picture(draw(WIDTH), draw(NARROW))
 
     hidden = len(rows) - MOST_ROWS
-    note = f"{hidden} more rows: show --csv prints them all."
-    remarks = [html.paragraph(note)] if hidden > 0 else []
+    notes = [f"{hidden} more rows: show --csv prints them all."] if hidden > 0 else []
+    notes += [left_out] if left_out else []
     sections = [
         html.facts(_facts(plan, set_by)),
         html.section("Memory of one training step", both(lambda w: timeline_picture(plan, own, w))),
@@ -79,17 +84,36 @@ def plan_report(
         html.section(
             "The plan",
             html.table("plan", cells[: MOST_ROWS + 1], left=2, chosen=peak),
-            *remarks,
+            *map(html.paragraph, notes),
         ),
         html.section("How to make it again", *_commands(plan, files)),
     ]
     if others is not None:
         curve = both(lambda width: curve_picture(*others, width))
-        sections.insert(2, html.section("Time against memory", curve))
+        known = [html.paragraph(words) for words in _known(others[0])]
+        sections.insert(2, html.section("Time against memory", curve, *known))
         sections.insert(4, _methods(others[2]))
     budget = "" if plan.budget_bytes is None else "budget "
     lead = f"{own.size}; {budget}{_budget(plan)}; {_standing(plan)}."
     return html.page(f"{name}: a checkpointing plan", lead, sections)
+
+
+def _known(frontier: Frontier) -> list[str]:
+    """How far the points of a curve can be trusted, where they are not all optimal plans."""
+    if isinstance(frontier, ChainFrontier):
+        words = "Each point was solved for its own budget; between two there are more."
+        if frontier.missing:
+            words += (
+                f" {frontier.missing} smaller budgets were left out for lack of time; a larger "
+                "time limit has more of them."
+            )
+        return [words]
+    if isinstance(frontier, GraphFrontier) or frontier.exact:
+        return []
+    return [
+        "The points are thinned: each is a plan, but faster ones may exist. How far the optimum at "
+        "a peak is known is said below."
+    ]
 
 
 def _methods(comparison: Comparison) -> str:

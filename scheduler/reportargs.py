@@ -33,7 +33,8 @@ def add_report(commands: Any, run: Any) -> None:
         "--max-points",
         type=int,
         metavar="N",
-        help="of a chain: thin sets of more points (default: 16 beyond 200 layers)",
+        help="of a chain: the whole frontier, sets of more points thinned (default: exact up to "
+        "120 layers, exact at some budgets beyond)",
     )
     report.add_argument(
         "--points", type=int, metavar="N", help="of a graph: budgets of the sweep (default: 8)"
@@ -42,7 +43,8 @@ def add_report(commands: Any, run: Any) -> None:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="of a graph: for each budget and each method (default: 10)",
+        help="of a graph: for each budget and each method (default: 10); of a chain of more than "
+        "120 layers: for all budgets together (default: 10)",
     )
     report.add_argument("--threads", type=int, metavar="N", help="of a graph: default 1")
     report.add_argument("--quiet", action="store_true", help="show no progress on a terminal")

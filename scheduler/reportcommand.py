@@ -7,14 +7,19 @@ import json
 import shlex
 import sys
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from scheduler import api
+from scheduler.chaincomparison import compare_chain
+from scheduler.chainsweep import ChainSweep
 from scheduler.comparison import Comparison
 from scheduler.costs import CostGraph
 from scheduler.diff import diff_plans
-from scheduler.errors import InvalidPlan, SchedulerError
-from scheduler.files import read_text, write_atomically
+from scheduler.errors import InvalidPlan, NoPlanFound, SchedulerError
+from scheduler.files import check_writable, read_text, write_atomically
+from scheduler.graphlimits import read_search, refuse_graph_options
+from scheduler.limits import Budget, read_budget
 from scheduler.moments import costs_of
 from scheduler.pareto import Frontier
 from scheduler.pictures import curve_picture, strip_picture, timeline_picture
@@ -22,7 +27,7 @@ from scheduler.plan import Plan
 from scheduler.planreport import Files, plan_report
 from scheduler.readers import Costs, read_costs_text
 from scheduler.report.fitted import print_width
-from scheduler.watching import watched
+from scheduler.watching import Watching, watched
 
 __all__ = ["PICTURES", "diff", "report"]
 
@@ -30,12 +35,12 @@ PICTURES = ("timeline", "curve", "strip")
 
 _POINTS = 8
 _SECONDS = 10.0
-"""For each budget and each method of a graph, where nothing else is said."""
+"""Where nothing else is said: for each budget and each method of a graph, or for all of a chain."""
 
-_EXACT_LAYERS = 200
-"""Chains up to this long get their whole exact frontier; longer ones one that is thinned."""
+_EXACT_LAYERS = 120
+"""Chains up to this long get their whole exact frontier; of longer ones some budgets are solved."""
 
-_THINNED = 16
+_Others = tuple[Frontier, Plan, Comparison]
 
 
 def report(arguments: Namespace) -> int:
@@ -44,6 +49,8 @@ def report(arguments: Namespace) -> int:
         raise SchedulerError(
             f"there is no picture {arguments.picture!r}; choose {', '.join(PICTURES)}"
         )
+    if arguments.output is not None and arguments.output != "-":
+        check_writable(arguments.output)
     plan = _read_plan(arguments.plan)
     costs = costs_of(plan, _read_costs(arguments))
     if arguments.picture == "strip":
@@ -53,8 +60,12 @@ def report(arguments: Namespace) -> int:
     elif arguments.picture == "curve":
         text = curve_picture(*_solved(plan, costs, arguments))
     else:
-        others = None if arguments.no_solve else _solved(plan, costs, arguments)
-        text = plan_report(plan, costs, others, _files(arguments))
+        others, left_out = None, ""
+        try:
+            others = None if arguments.no_solve else _solved(plan, costs, arguments)
+        except NoPlanFound as error:
+            left_out = f"Time against memory and the other methods are left out: {error}."
+        text = plan_report(plan, costs, others, _files(arguments), left_out)
     if arguments.output is None or arguments.output == "-":
         sys.stdout.write(text)
     else:
@@ -75,27 +86,57 @@ def diff(arguments: Namespace) -> int:
     return 0
 
 
-def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> tuple[Frontier, Plan, Comparison]:
+def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:
     """The plan between all the others of its costs."""
-    of_graph = not (isinstance(costs, CostGraph) and costs.is_chain)
     budget = plan.budget_bytes or max(plan.peak_bytes + plan.reserved_bytes, 1)
     most, seconds, points = arguments.max_points, arguments.time_limit, arguments.points
-    if of_graph:
-        seconds, points = seconds or _SECONDS, points or _POINTS
-    elif len(costs) > _EXACT_LAYERS:
-        most = most or _THINNED
     with watched(costs, arguments.stop_waiting, quiet=arguments.quiet) as watching:
+        if not (isinstance(costs, CostGraph) and costs.is_chain):
+            seconds, points = seconds or _SECONDS, points or _POINTS
+        elif len(costs) > _EXACT_LAYERS and most is None:
+            refuse_graph_options(points=points, threads=arguments.threads)
+            limit = read_search("auto", seconds, None, None).time_limit or _SECONDS
+            return _swept(
+                plan, costs, read_budget(None, budget, plan.reserved_bytes), limit, watching
+            )
         # What does not apply to these costs is refused by the functions that are called.
         limits: dict[str, Any] = {
             "max_points": most,
             "time_limit": seconds,
             "threads": arguments.threads,
+            "watch": watching.watch,
         }
-        frontier = api.frontier(costs, points=points, watch=watching.watch, **limits)
-        comparison = api.compare(
-            costs, budget=budget, reserved=plan.reserved_bytes, watch=watching.watch, **limits
+        frontier = watching.run(
+            "the frontier", lambda: api.frontier(costs, points=points, **limits)
+        )
+        comparison = watching.run(
+            "all methods",
+            lambda: api.compare(costs, budget=budget, reserved=plan.reserved_bytes, **limits),
         )
     return frontier, plan, comparison
+
+
+def _swept(
+    plan: Plan, costs: CostGraph, size: Budget, seconds: float, watching: Watching
+) -> _Others:
+    """The same of a long chain, as far as it is solved within so many seconds.
+
+    Raises
+    ------
+    NoPlanFound
+        Not even for the plan's own budget.
+    """
+    sweep = ChainSweep(costs, partial(watching.run, "some budgets"), seconds)
+    sweep.know_plan(plan, size.available)
+    try:
+        comparison = compare_chain(costs, size, optima=sweep.optima)
+    except TimeoutError:
+        raise NoPlanFound(
+            f"the optimum of {len(costs)} layers within the plan's budget was not found in "
+            f"{seconds:g} s; give a larger --time-limit",
+            out_of_time=True,
+        ) from None
+    return sweep.frontier(), plan, comparison
 
 
 def _files(arguments: Namespace) -> Files:

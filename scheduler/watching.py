@@ -1,8 +1,14 @@
-"""Looking on while a graph is solved: progress on a terminal, and Ctrl-C for the best so far."""
+"""Looking on while costs are solved: progress on a terminal, and what Ctrl-C does.
+
+The solvers of graphs tell how far they are, and Ctrl-C takes the best plan so far. That of chains
+knows neither, so it works in a thread of its own: another one shows the seconds, and Ctrl-C ends
+the command at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import signal
 import sys
@@ -10,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.costs import CostGraph
 from scheduler.graphlimits import Watch
@@ -23,11 +29,15 @@ from solvers.graph.solution import Progress
 __all__ = ["Watching", "watched"]
 
 _CLEAR = "\r\x1b[K"
-_LONG = 100
-"""Layers from which on a chain is announced: it is solved in one go, which nothing can watch."""
+_CHAIN = "; Ctrl-C ends it (a first run compiles too)"
 
 _PAUSE = 0.1
 """Seconds between two lines of progress."""
+
+_PATIENCE = 1.0
+"""Seconds after which a chain that is being solved is spoken of."""
+
+_T = TypeVar("_T")
 
 
 class Watching:
@@ -51,24 +61,58 @@ class Watching:
         self._costs = costs
         self._ticks = costs.ticks_per_unit
         self._shows = not quiet and sys.stderr.isatty()
+        self._is_chain = isinstance(costs, CostGraph) and costs.is_chain
         self._stage = ""
+        self._written = ""
         self._last = 0.0
         self._before: Any = None
 
-    @contextlib.contextmanager
-    def announcing(self, words: str) -> Iterator[None]:
-        """Show a line on a terminal until it is done."""
-        if not self._shows:
-            yield
-            return
-        width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"{_CLEAR}{words[: width - 1]}")
-        sys.stderr.flush()
+    def run(self, what: str, work: Callable[[], _T], seconds: float = math.inf) -> _T:
+        """What `work` returns; that of a chain is done in a thread of its own.
+
+        Parameters
+        ----------
+        what
+            What is shown of it: "the frontier".
+        work
+            Solves something.
+        seconds
+            For chains: when it is given up. It goes on until the process ends.
+
+        Raises
+        ------
+        TimeoutError
+            The seconds are over.
+        """
+        if not self._is_chain:
+            return work()
+        if seconds <= 0:
+            raise TimeoutError
+        ended: list[tuple[_T | None, BaseException | None]] = []
+
+        def working() -> None:
+            try:
+                ended.append((work(), None))
+            except BaseException as error:
+                ended.append((None, error))
+
+        start = time.monotonic()
+        thread = threading.Thread(target=working, daemon=True)
+        thread.start()
         try:
-            yield
+            while thread.is_alive():
+                now = time.monotonic() - start
+                if now >= seconds:
+                    raise TimeoutError
+                thread.join(min(_PAUSE, seconds - now))
+                if now > _PATIENCE:
+                    self._write(f"{what} of {len(self._costs)} layers: {now:.0f} s{_CHAIN}")
         finally:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+            self._clear()
+        (answer, error), *_ = ended
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]  # there was no error
 
     @property
     def watch(self) -> Watch:
@@ -89,9 +133,7 @@ class Watching:
     ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-        if self._shows and self._stage:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+        self._clear()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
@@ -103,10 +145,21 @@ class Watching:
         if progress.stage == self._stage and now - self._last < _PAUSE:
             return
         self._stage, self._last = progress.stage, now
-        # A line that wraps could not be cleared.
-        width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"{_CLEAR}{self._line(progress)[: width - 1]}")
-        sys.stderr.flush()
+        self._write(self._line(progress))
+
+    def _write(self, words: str) -> None:
+        if self._shows and words != self._written:
+            # A line that wraps could not be cleared.
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(f"{_CLEAR}{words[: width - 1]}")
+            sys.stderr.flush()
+            self._written = words
+
+    def _clear(self) -> None:
+        if self._written:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._written = ""
 
     def _line(self, progress: Progress) -> str:
         bound = progress.lower_bound_time
@@ -126,7 +179,7 @@ class Watching:
 
 @contextlib.contextmanager
 def watched(costs: Costs, stop_waiting: Callable[[], None], *, quiet: bool) -> Iterator[Watching]:
-    """Progress and Ctrl-C of a graph's solvers; a chain's know neither, so a long one is announced.
+    """A `Watching` of the costs while they are solved.
 
     Parameters
     ----------
@@ -137,15 +190,10 @@ def watched(costs: Costs, stop_waiting: Callable[[], None], *, quiet: bool) -> I
     quiet
         Show nothing.
     """
+    stop_waiting()
     watching = Watching(costs, quiet=quiet)
-    if not (isinstance(costs, CostGraph) and costs.is_chain):
-        stop_waiting()
-        with watching:
-            yield watching
-    elif len(costs) < _LONG:
+    if isinstance(costs, CostGraph) and costs.is_chain:
         yield watching
     else:
-        stop_waiting()
-        words = f"solving {len(costs)} layers; the first run on a machine compiles the solver too"
-        with watching.announcing(words):
+        with watching:
             yield watching

@@ -8,20 +8,19 @@ import io
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from scheduler import CostGraph, Plan, solve
+from scheduler import ComputeCosts, CostGraph, NodeCost, Plan, solve
 from scheduler.pictures import strip_picture, timeline_picture
 from scheduler.planrows import PlanRow, plan_rows
-from scheduler.watching import watched
 from tests.test_cli import refused, run
 from tests.test_graph_api import UNET, UNET_PEAK
 
@@ -190,18 +189,69 @@ def test_a_narrow_terminal(plan: str, costs: str, tmp_path: Path) -> None:
         assert "\x1b" not in "".join(lines)  # no colours that would have to be turned off
 
 
-def test_a_long_chain_is_announced_on_a_terminal(
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_nothing_is_wider_than_what_is_set(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    graph, of_chain, of_graph = (tmp_path / name for name in ("unet.json", "a.json", "b.json"))
+    UNET.save(graph)
+    compute = tmp_path / "compute.json"
+    nodes = [NodeCost(f"operation.{i}", time=i + 1, bytes=10 ** (i % 15)) for i in range(60)]
+    ComputeCosts(tuple(nodes), tuple((i, i + 1) for i in range(59))).save(compute)
+    solve(COSTS, budget="5GB").save(of_chain)
+    solve(UNET, budget=3 * UNET_PEAK // 4).save(of_graph)
+    sweep = ("--points", "2", "--time-limit", "5", "--quiet")
+    layers = "layers: 0,1,2,3,4,5,6,7,8,9,10,11"
+    for arguments in (
+        ("solve", *EXAMPLE, "--budget", "5GB"),
+        ("compare", *EXAMPLE, "--budget", "5GB", "--against", layers),
+        ("compare", str(graph), "--budget", str(UNET_PEAK), *sweep[2:]),
+        ("frontier", *EXAMPLE),
+        ("frontier", str(graph), *sweep),
+        ("show", *EXAMPLE),
+        ("show", "--example", "densenet121"),
+        ("show", str(graph)),
+        ("show", str(compute)),
+        ("show", str(of_chain)),
+        ("show", str(of_graph)),
+        ("show", str(of_graph), "--costs", str(graph)),
+        ("diff", str(of_chain), str(of_chain)),
+    ):
+        status, out, _ = run(capsys, *arguments)
+        assert status == 0
+        lines = out.splitlines()
+        assert max(map(len, lines)) <= min(columns, 100), arguments
+        assert "\N{NO-BREAK SPACE}" not in out
+        if columns == 200:  # as where nothing is set
+            monkeypatch.delenv("COLUMNS")
+            wide = run(capsys, *arguments)[1]
+            assert [re.sub(r"[\d.]+ s\b", "", each) for each in wide.splitlines()] == [
+                re.sub(r"[\d.]+ s\b", "", each) for each in lines
+            ]
+            monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_a_narrow_table_has_every_figure(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("compare", *EXAMPLE, "--budget", "5GB")
+    wide = run(capsys, *command)[1].split("\n\n")[1].splitlines()
+    header, *rows = (re.split(r"  +", line) for line in wide)
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = run(capsys, *command)[1].split("\n\n")[1]
+    paragraphs = re.split(r"\n(?=\S)", narrow)
+    assert len(paragraphs) == len(rows)
+    for row, paragraph in zip(rows, paragraphs, strict=True):
+        name, *figures = paragraph.splitlines()
+        assert name == row[0]
+        said = " ".join(line.strip() for line in figures).split("; ")
+        assert said == [f"{label} {cell}" for label, cell in zip(header[1:], row[1:], strict=True)]
+    assert not re.search(r"\d\n +(s|GiB|MiB)\b", narrow)  # no unit stands in another line
+
+
+def test_what_is_set_as_columns_need_not_be_a_number(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers = [replace(COSTS.layers[1], name=f"h.{i}") for i in range(100)]
-    for costs, announced in ((CostGraph(layers), True), (CostGraph(layers[:99]), False)):  # type: ignore[arg-type]
-        for quiet, on_terminal in ((False, True), (True, True), (False, False)):
-            monkeypatch.setattr(sys.stderr, "isatty", lambda shown=on_terminal: shown)
-            with watched(costs, lambda: None, quiet=quiet):
-                said = capsys.readouterr().err
-            after = capsys.readouterr().err
-            if announced and on_terminal and not quiet:
-                assert "solving 100 layers" in said
-                assert after == "\r\x1b[K"  # the line is gone again
-            else:
-                assert said == after == ""
+    wide = run(capsys, "frontier", *EXAMPLE)[1]
+    for columns in ("0", "", "-1", "many"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run(capsys, "frontier", *EXAMPLE)[1] == wide

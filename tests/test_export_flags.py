@@ -304,8 +304,6 @@ def test_options_are_policies_of_maxtext(option: str, words: dict[str, str]) -> 
 
 
 def test_the_jax_file_holds_the_plan() -> None:
-    # What it computes was run on jax 0.10.2 and flax 0.12.8, which the tests do not install:
-    # bitwise equal gradients, and each layer as often as the plan says.
     plan = gpt2_plan(8)
     text = export(plan, "jax").text
     assert literal(text, "LAYERS") == list(plan.layers)

@@ -25,7 +25,7 @@ from scheduler.text import format_bytes, format_time
 from solvers.problem import Chain
 from solvers.replay import replay
 
-__all__ = ["MAXTEXT", "remat_policy", "to_jax"]
+__all__ = ["MAXTEXT", "TENSORS", "remat_policy", "to_jax"]
 
 MAXTEXT = (
     "minimal_with_context",
@@ -41,17 +41,26 @@ MAXTEXT = (
 )
 """Values of MaxText's remat_policy but "custom", from the fastest to the smallest."""
 
-_TENSORS = (
+TENSORS = (
     "context",
     "mlpwi",
     "mlpwi_0",
     "mlpwi_1",
     "mlpwo",
+    "moe_mlpwi_0",
+    "moe_mlpwi_1",
+    "moe_mlpwo",
     "query_proj",
     "key_proj",
     "value_proj",
+    "kv_proj",
     "qkv_proj",
     "out_proj",
+    "query_wa_proj",
+    "kv_wa_proj",
+    "mla_q",
+    "mla_kv",
+    "attention_out",
 )
 """Tensors that MaxText's "custom" policy can save by name."""
 
@@ -104,7 +113,11 @@ def apply_plan(blocks):
 
 
 def flax_block(block, name):
-    """The class to build layer `name` from in flax.linen: nn.remat of `block`, or itself."""
+    """The class to build layer `name` from in flax.linen: nn.remat of `block`, or itself.
+
+    Give its modules names, ``flax_block(Block, name)(name="h_3")``: those that flax chooses differ
+    with nn.remat, and a checkpoint of the parameters would no longer load.
+    """
     from flax import linen as nn
 
     if name in OPTIONS:
@@ -172,7 +185,7 @@ def _maxtext(source: Source) -> tuple[Outcome | None, str]:
             setting
             for setting in option_settings("maxtext:", source.chain)
             if setting.option in MAXTEXT
-            or all(part in _TENSORS for part in (setting.option or "").split("+"))
+            or all(part in TENSORS for part in (setting.option or "").split("+"))
         ),
     ]
     try:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 
-from scheduler.report.table import WIDTH, aligned
+from scheduler.report.table import WIDTH, aligned, wrapped
 
-__all__ = ["fitted", "print_width", "span_text"]
+__all__ = ["fitted", "narrowed", "print_width", "span_text"]
 
 _LEAST_NAME = 24
 """Characters to which a name may be cut before the table is written row below row."""
 
 _LEAST = 20
+_FIXED = "\N{NO-BREAK SPACE}"
 
 
 def print_width() -> int:
-    """Characters in a line of standard output: `WIDTH`, or a terminal's where that is less."""
-    if not sys.stdout.isatty():
+    """Characters in a line of standard output: `WIDTH`, or where that is less what a terminal has.
+
+    What is set as ``COLUMNS`` is believed, of a terminal or not.
+    """
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").strip("0").isdecimal():
         return WIDTH
     return max(min(shutil.get_terminal_size().columns, WIDTH), _LEAST)
 
 
 def fitted(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int = 1
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    left: int = 1,
+    remark: tuple[int, str] | None = None,
 ) -> list[str]:
     """The lines of a table, none longer than `width`.
 
@@ -37,6 +46,8 @@ def fitted(
         Characters.
     left
         Columns that are aligned left.
+    remark
+        A line between rows, and how many of them stand before it.
     """
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(left)]
@@ -46,9 +57,22 @@ def fitted(
         widths[column] -= less
         too_wide -= less
     if too_wide > 0:
-        return _below_each_other(header, rows, width, left)
-    cut = [[*map(_cut, row[:left], widths), *row[left:]] for row in table]
-    return aligned(cut, left)
+        parts = [_below(header, row, width, left) for row in rows]
+    else:
+        cut = [[*map(_cut, row[:left], widths), *row[left:]] for row in table]
+        parts = [[line] for line in aligned(cut, left)]
+    if remark is not None:
+        where, words = remark
+        parts.insert(where + (too_wide <= 0), [_cut(words, width)])  # below the header
+    return [line for part in parts for line in part]
+
+
+def narrowed(text: str, width: int) -> str:
+    """`text` with its lines continued below where they are longer than `width`, and indented."""
+    indent = " " * (10 if width >= 60 else 4)
+    return "\n".join(
+        wrapped(line, width, indent) if len(line) > width else line for line in text.split("\n")
+    )
 
 
 def span_text(first: str, last: str) -> str:
@@ -63,21 +87,22 @@ def span_text(first: str, last: str) -> str:
     return f"{first}–{last[shared:]}"
 
 
-def _below_each_other(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int
-) -> list[str]:
-    """Each row as a paragraph: what it is called, then its figures with their labels."""
+def _below(header: Sequence[str], row: Sequence[str], width: int, left: int) -> list[str]:
+    """A row as a paragraph: what it is called, then its figures with their labels."""
+    name, *cells = row
     labels = ["" if column == 1 and left == 2 else label for column, label in enumerate(header)]
-    lines = []
-    for name, *cells in rows:
-        lines.append(_cut(name, width))
-        said = [
-            f"{label} {cell}" if label else cell
-            for label, cell in zip(labels[1:], cells, strict=True)
-            if cell
-        ]
-        lines += textwrap.wrap("; ".join(said), width, initial_indent="  ", subsequent_indent="  ")
-    return lines
+    said = [
+        f"{label} {cell}" if label else cell
+        for label, cell in zip(labels[1:], cells, strict=True)
+        if cell
+    ]
+    named = f"{header[0]} {name}" if not left else name
+    # A figure stays with its label and its unit: lines end between figures, where there is room.
+    joined = "; ".join(
+        each.replace(" ", _FIXED) if len(each) < width - 2 else each for each in said
+    )
+    figures = textwrap.wrap(joined, width, initial_indent="  ", subsequent_indent="  ")
+    return [_cut(named, width), *(line.replace(_FIXED, " ") for line in figures)]
 
 
 def _cut(words: str, most: int) -> str:

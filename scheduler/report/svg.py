@@ -43,7 +43,7 @@ _DARK = _LIGHT | {
     "option": "#2fbf94",
     "back": "#6e7781",
     "limit": "#f27fb2",
-    "void": "#171c23",
+    "void": "#1f2630",
 }
 
 

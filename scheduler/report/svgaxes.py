@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from scheduler.report.svg import element, line, text
 
-__all__ = ["Axis", "axes", "bytes_axis", "time_axis"]
+__all__ = ["LEAST_PLOT", "Axis", "axes", "bytes_axis", "time_axis"]
+
+LEAST_PLOT = 250
+"""Pixels of a picture below its legend at least: its axes with their titles take 78 of them."""
 
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 _TIMES = ("ns", "us", "ms", "s")

@@ -20,8 +20,8 @@ from scheduler.report.svg import (
     said_time,
     shortened,
 )
-from scheduler.report.svgaxes import Axis, axes, bytes_axis, time_axis
-from scheduler.report.svglabels import Box, Labels
+from scheduler.report.svgaxes import LEAST_PLOT, Axis, axes, bytes_axis, time_axis
+from scheduler.report.svglabels import Box, Labels, Mark, together
 from scheduler.report.table import format_percent
 from scheduler.text import format_both, format_bytes, format_time
 
@@ -30,19 +30,8 @@ __all__ = ["Curve", "Mark", "draw_curve"]
 _STEEP = 4
 """Times that differ by more than this factor are drawn on a logarithmic axis."""
 
-_NAMES = 2
-"""Names said beside the first one of marks that share a label."""
-
 _CLOSE = 9
 """Marks that are fewer pixels apart share a label."""
-
-
-class Mark(NamedTuple):
-    """A plan: what it is called, and where it stands."""
-
-    name: str
-    bytes: int
-    time: float
 
 
 class Curve(NamedTuple):
@@ -89,7 +78,7 @@ class Curve(NamedTuple):
 
 
 def draw_curve(shown: Curve, width: float = 880, height: float = 460) -> str:
-    """The picture as SVG; `width` and `height` in pixels."""
+    """The picture as SVG; `width` and `height` in pixels, of which a long legend takes more."""
     title = f"{shown.name}: time against memory" if shown.name else "Time against memory"
     subtitle = _subtitle(shown)
     body, top = heading(title, subtitle, width)
@@ -99,6 +88,7 @@ def draw_curve(shown: Curve, width: float = 880, height: float = 460) -> str:
         peak for peak in (shown.points[-1][0], *(mark.bytes for mark in marks))
     )
     signs, top = legend(_swatches(shown, has_limit), top, width)
+    height = max(height, top + LEAST_PLOT)
     across, up = _axes_of(shown, marks, limit if has_limit else None, width, height, top)
     body += [*signs, *_void(shown, across, up), *axes(across, up)]
     labels = Labels(Box(across.start + 4, up.end - 10, across.end + 8, up.start - 3))
@@ -109,6 +99,7 @@ def draw_curve(shown: Curve, width: float = 880, height: float = 460) -> str:
     if shown.bounds:
         drawn = f"M{_below_bounds(shown, across, up)}"
         body.append(path(drawn, "ckpt-option-line", dash="5 3", what="bound"))
+        labels.block(_along_bounds(shown, across, up), softly=True)
     drawn = _step(shown.points, across, up)
     body.append(path(drawn, "ckpt-first-line ckpt-thick", what="frontier"))
     labels.block(_along(shown.points, across, up), softly=True)
@@ -231,6 +222,19 @@ def _along(points: Sequence[tuple[int, float]], across: Axis, up: Axis) -> list[
     return sorted(boxes)
 
 
+def _along_bounds(shown: Curve, across: Axis, up: Axis) -> list[Box]:
+    """Where the stairs under the bounds are drawn."""
+    corners = list(_corners(shown.bounds, across, up))
+    starts = [(across.start, corners[0][1]), *corners]
+    boxes: list[Box] = []
+    for (left, before), (x, y) in zip(
+        starts, [*corners, (across.end, corners[-1][1])], strict=True
+    ):
+        boxes.append(Box(left - 3, min(before, y) - 3, left + 3, max(before, y) + 3))
+        boxes.append(Box(left - 3, y - 3, x + 3, y + 3))
+    return boxes
+
+
 def _limit(limit: int, across: Axis, up: Axis) -> list[str]:
     x = across.at(limit)
     tip = element("title", f"budget without what is reserved: {said_bytes(limit)}")
@@ -265,23 +269,9 @@ def _marks(shown: Curve, across: Axis, up: Axis, labels: Labels) -> list[str]:
         body.append(_mark(plan, "plan", diamond(*clusters[0][:2], "nested"), shown))
     room = (across.end - across.start) * 0.7
     for i, (x, y, marks) in enumerate(clusters):
-        words = _together(marks, plan if i == 0 else None)
+        words = together(marks, plan if i == 0 else None, room)
         body += labels.place(x, y, shortened(words, room))
     return body
-
-
-def _together(marks: Sequence[Mark], plan: Mark | None) -> str:
-    """The label of marks that stand together; "=" where they are the same point."""
-    first = marks[0] if plan is None else plan
-    words = first.name if plan is None else "this plan"
-    others = [
-        mark
-        for mark in marks
-        if mark is not first and (plan is None or mark.name != plan.name or mark[1:] != plan[1:])
-    ]
-    for mark in others[:_NAMES]:
-        words += f" = {mark.name}" if mark[1:] == first[1:] else f", {mark.name}"
-    return f"{words} and {len(others) - _NAMES} more" if len(others) > _NAMES else words
 
 
 def _mark(mark: Mark, what: str, drawn: str, shown: Curve) -> str:

@@ -18,7 +18,7 @@ from scheduler.report.svg import (
     said_time,
     shortened,
 )
-from scheduler.report.svgaxes import Axis, axes, bytes_axis, time_axis
+from scheduler.report.svgaxes import LEAST_PLOT, Axis, axes, bytes_axis, time_axis
 from scheduler.report.svglabels import Box, Labels
 from scheduler.text import format_both, format_bytes, format_time
 
@@ -68,7 +68,7 @@ class Timeline(NamedTuple):
 
 
 def draw_timeline(shown: Timeline, width: float = 880, height: float = 420) -> str:
-    """The picture as SVG; `width` and `height` in pixels."""
+    """The picture as SVG; `width` and `height` in pixels, of which a long legend takes more."""
     total, most = _time(shown.bars), max((bar.bytes for bar in shown.keep_all), default=0)
     limit = None if shown.budget_bytes is None else shown.budget_bytes - shown.reserved_bytes
     near = _FAR * max(shown.peak_bytes, 1)
@@ -85,6 +85,7 @@ def draw_timeline(shown: Timeline, width: float = 880, height: float = 420) -> s
     if has_limit:
         swatches.append(Swatch("limit", "line", _budget_words(shown)))
     signs, top = legend(swatches, top, width)
+    height = max(height, top + LEAST_PLOT)
     highest = max(shown.peak_bytes, most if has_all else 0, limit or 0 if has_limit else 0)
     across = time_axis(
         0, max(total, _time(shown.keep_all)), 66, width - 18, "time", shown.time_unit, _many(width)

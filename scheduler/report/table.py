@@ -43,6 +43,8 @@ def spread(rows: Sequence[_Row], most: int) -> list[_Row]:
     return [rows[i * (len(rows) - 1) // (most - 1)] for i in range(most)]
 
 
-def wrapped(text: str) -> str:
-    """`text` in lines of at most `WIDTH`, where words allow it."""
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int = WIDTH, indent: str = "") -> str:
+    """`text` in lines of at most `width`, where words allow it, all but the first one indented."""
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
