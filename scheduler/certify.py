@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from scheduler.costs import CostGraph
 from scheduler.errors import InfeasibleBudget
+from scheduler.keeps import policies_of
 from scheduler.plan import Plan
 from scheduler.report.plantext import peak_text
 from solvers.graph.replay import GraphReplay
 from solvers.graph.solution import GraphSolution
 from solvers.problem import Chain
 from solvers.replay import Replay, replay
-from solvers.schedule import IllegalPlan, Item, keep_all
+from solvers.schedule import IllegalPlan, Item, keep_all, options_of
 from solvers.solution import Infeasible, Solution
 
 __all__ = ["BUG", "certified", "check_claims", "infeasible"]
@@ -69,6 +70,7 @@ def certified(
         costs_sha256=costs.sha256,
         reserved_bytes=reserved_bytes,
         solve_seconds=seconds,
+        policies=policies_of(costs.layers, options_of(solution.items)),
         _costs=costs,
     )
 

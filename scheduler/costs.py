@@ -13,7 +13,16 @@ from scheduler.edges import in_order, name_pairs
 from scheduler.errors import InvalidCosts
 from scheduler.files import read_text, write_atomically
 from scheduler.jsontext import digest, parse_json
-from scheduler.layers import LayerCost, OptionCost, as_layers, to_record
+from scheduler.layers import (
+    LayerCost,
+    OptionCost,
+    as_layers,
+    canonical_record,
+    drop_transient_of,
+    recompute_of,
+    to_record,
+)
+from scheduler.report.table import WIDTH
 from scheduler.text import did_you_mean, format_bytes, format_time, shown
 from scheduler.values import check_bytes, check_name, ticks_per_unit
 from solvers.graph.problem import LayerGraph
@@ -102,12 +111,17 @@ class CostGraph:
         )
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = WIDTH) -> str:
+        """The costs as a table, in lines of at most `width` characters."""
         return costs_table(
             self.layers,
             self.input_bytes,
             f"{self.name or 'costs'}: {self.size}",
             self.time_unit,
             None if self.is_chain else self.to_layer_graph().edges,
+            width,
         )
 
     @property
@@ -135,11 +149,7 @@ class CostGraph:
         content = {
             "time_unit": self.time_unit,
             "input_bytes": self.input_bytes,
-            "layers": [
-                to_record(layer)
-                | {"recompute_time": _recompute(layer), "drop_transient_bytes": _drop(layer)}
-                for layer in self.layers
-            ],
+            "layers": [canonical_record(layer) for layer in self.layers],
             **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
         }
         return digest(content)
@@ -247,7 +257,7 @@ class CostGraph:
             for time in (
                 layer.forward_time,
                 layer.backward_time,
-                _recompute(layer),
+                recompute_of(layer),
                 *(option.recompute_time for option in layer.options),
             )
         ]
@@ -257,15 +267,6 @@ def _count(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
-def _recompute(layer: LayerCost) -> float:
-    return layer.forward_time if layer.recompute_time is None else layer.recompute_time
-
-
-def _drop(layer: LayerCost) -> int:
-    drop = layer.drop_transient_bytes
-    return layer.forward_transient_bytes if drop is None else drop
-
-
 def _to_layer(layer: LayerCost, ticks: int) -> Layer:
     return Layer(
         name=layer.name,
@@ -273,9 +274,9 @@ def _to_layer(layer: LayerCost, ticks: int) -> Layer:
         backward_time=round(layer.backward_time * ticks),
         output_bytes=layer.output_bytes,
         saved_bytes=layer.saved_bytes,
-        recompute_time=round(_recompute(layer) * ticks),
+        recompute_time=round(recompute_of(layer) * ticks),
         forward_transient_bytes=layer.forward_transient_bytes,
-        drop_transient_bytes=_drop(layer),
+        drop_transient_bytes=drop_transient_of(layer),
         backward_transient_bytes=layer.backward_transient_bytes,
         backward_overlap_bytes=layer.backward_overlap_bytes,
         gradient_bytes=layer.gradient_bytes,
@@ -283,7 +284,16 @@ def _to_layer(layer: LayerCost, ticks: int) -> Layer:
         output_saved=layer.output_saved,
         recomputable=layer.recomputable,
         options=tuple(
-            Option(option.name, option.saved_bytes, round(option.recompute_time * ticks))
+            Option(
+                name=option.name,
+                saved_bytes=option.saved_bytes,
+                recompute_time=round(option.recompute_time * ticks),
+                forward_transient_bytes=option.forward_transient_bytes,
+                backward_transient_bytes=option.backward_transient_bytes,
+                backward_overlap_bytes=option.backward_overlap_bytes,
+                input_saved=option.input_saved,
+                output_saved=option.output_saved,
+            )
             for option in layer.options
         ),
     )

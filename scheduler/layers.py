@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from typing import Any
 
 from scheduler.errors import InvalidCosts
+from scheduler.keeps import Keeps, check_keeps
 from scheduler.text import did_you_mean, ordinal, shown
 from scheduler.values import check_bytes, check_flag, check_name, check_time
 
-__all__ = ["LAYER_FIELDS", "LayerCost", "OptionCost", "as_layers", "to_record"]
+__all__ = ["LAYER_FIELDS", "LayerCost", "OptionCost", "as_layers", "canonical_record"]
+__all__ += ["drop_transient_of", "recompute_of", "to_record"]
+
+_Check = Callable[[str, str, object], float]
 
 
 @dataclass(frozen=True, slots=True)
 class OptionCost:
     """A cheaper way to keep a layer: save less of it, recompute the rest at its own backward.
+
+    A field that is None is as for the layer itself. In torch an option is a selective checkpoint
+    of the block: it holds the block's input, from which it starts again, whatever the layer does.
 
     Parameters
     ----------
@@ -25,19 +32,36 @@ class OptionCost:
         Bytes of the layer's saved set that stay; at most the layer's own.
     recompute_time
         Time to make the rest again, once.
+    forward_transient_bytes
+        Working memory of the forward under this option, above output and what stays.
+    backward_transient_bytes, backward_overlap_bytes
+        Of the backward with the recomputation that begins it: bytes above all that is counted
+        with the whole saved set live (and an output of its own, where the layer saves its output
+        and the option does not), and bytes below that.
+    input_saved, output_saved
+        Does what stays hold the layer's input, its output?
+    keeps
+        Pairs (operation, n): the results that stay, as call n (from 0) of an operation such as
+        ``aten.mm.default`` in the block's forward. What a plan is applied by in torch.
     """
 
     name: str
     saved_bytes: int
     recompute_time: float
+    forward_transient_bytes: int | None = None
+    backward_transient_bytes: int | None = None
+    backward_overlap_bytes: int | None = None
+    input_saved: bool | None = None
+    output_saved: bool | None = None
+    keeps: Keeps = ()
 
     def __post_init__(self) -> None:
         _set(self, "name", check_name("an option", "name", self.name))
         if not self.name:
             raise InvalidCosts("an option has no name; a plan needs one to refer to it")
         where = f"option {self.name!r}"
-        _set(self, "saved_bytes", check_bytes(where, "saved_bytes", self.saved_bytes))
-        _set(self, "recompute_time", check_time(where, "recompute_time", self.recompute_time))
+        _check_fields(where, self, _OPTION_CHECKS)
+        _set(self, "keeps", check_keeps(f"{where}: keeps", self.keeps, InvalidCosts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +136,7 @@ class LayerCost:
     def __post_init__(self) -> None:
         _set(self, "name", check_name("a layer", "name", self.name))
         where = f"layer {self.name!r}" if self.name else "a layer without a name"
-        for field, check in _CHECKS.items():
-            value = getattr(self, field)
-            if value is not None or field not in _MAY_BE_NONE:
-                _set(self, field, check(where, field, value))
+        _check_fields(where, self, _CHECKS)
         _set(self, "options", _as_options(where, self.options))
         for option in self.options:
             if option.saved_bytes > self.saved_bytes:
@@ -128,12 +149,23 @@ class LayerCost:
 LAYER_FIELDS = tuple(field.name for field in fields(LayerCost))
 """Names of a layer's fields, in the order they are written."""
 
-_MAY_BE_NONE = ("recompute_time", "drop_transient_bytes")
-_CHECKS = {
-    name: check_time if name.endswith("_time") else check_bytes
-    for name in LAYER_FIELDS
-    if name.endswith(("_time", "_bytes"))
-} | dict.fromkeys(("input_saved", "output_saved", "recomputable"), check_flag)
+
+def _checks(kind: type[LayerCost] | type[OptionCost]) -> dict[str, tuple[_Check, bool]]:
+    """For each field that is a time, a size or a flag: its check, and whether it may be None."""
+    checks: dict[str, tuple[_Check, bool]] = {}
+    for field in fields(kind):
+        may_be_none = field.default is None
+        if field.name.endswith("_time"):
+            checks[field.name] = (check_time, may_be_none)
+        elif field.name.endswith("_bytes"):
+            checks[field.name] = (check_bytes, may_be_none)
+        elif field.name in ("input_saved", "output_saved", "recomputable"):
+            checks[field.name] = (check_flag, may_be_none)
+    return checks
+
+
+_CHECKS = _checks(LayerCost)
+_OPTION_CHECKS = _checks(OptionCost)
 
 
 def as_layers(items: Iterable[object]) -> tuple[LayerCost, ...]:
@@ -166,6 +198,33 @@ def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
     }
     if "options" in record:
         record["options"] = [to_record(option) for option in record["options"]]
+    if "keeps" in record:
+        record["keeps"] = [list(pair) for pair in record["keeps"]]
+    return record
+
+
+def recompute_of(layer: LayerCost) -> float:
+    """The layer's `recompute_time`, or what stands for it."""
+    return layer.forward_time if layer.recompute_time is None else layer.recompute_time
+
+
+def drop_transient_of(layer: LayerCost) -> int:
+    """The layer's `drop_transient_bytes`, or what stands for it."""
+    drop = layer.drop_transient_bytes
+    return layer.forward_transient_bytes if drop is None else drop
+
+
+def canonical_record(layer: LayerCost) -> dict[str, Any]:
+    """As `to_record`, but the same for all ways to write the same layer."""
+    record = to_record(layer)
+    record["recompute_time"] = recompute_of(layer)
+    record["drop_transient_bytes"] = drop_transient_of(layer)
+    for option in record.get("options", ()):
+        for field, (_, may_be_none) in _OPTION_CHECKS.items():
+            if may_be_none and option.get(field) == getattr(layer, field):
+                del option[field]
+        if "keeps" in option:
+            option["keeps"].sort()
     return record
 
 
@@ -223,6 +282,15 @@ def _check_keys(
             raise InvalidCosts(
                 f"{where} has no {field!r}; it needs {', '.join(needed[:-1])} and {needed[-1]}"
             )
+
+
+def _check_fields(
+    where: str, cost: LayerCost | OptionCost, checks: Mapping[str, tuple[_Check, bool]]
+) -> None:
+    for field, (check, may_be_none) in checks.items():
+        value = getattr(cost, field)
+        if value is not None or not may_be_none:
+            _set(cost, field, check(where, field, value))
 
 
 def _set(cost: LayerCost | OptionCost, field: str, value: object) -> None:

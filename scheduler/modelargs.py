@@ -29,6 +29,10 @@ _OPTIONS = (
 _FLAGS = (
     ("frozen", "train no weight"),
     (
+        "options",
+        "also keep parts of a block: chosen results inside it, the rest is made again",
+    ),
+    (
         "gradient-accumulation",
         "those of earlier micro-batches are there from the start, in fp32 or --gradient-dtype",
     ),

@@ -33,6 +33,8 @@ class Moment(NamedTuple):
         How long it takes, in the integer unit of the costs.
     during_bytes, after_bytes
         Live at its worst moment, and after it.
+    again_ticks
+        Of its ticks, those that make again what an option left out.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Moment(NamedTuple):
     ticks: int
     during_bytes: int
     after_bytes: int
+    again_ticks: int = 0
 
 
 def costs_of(plan: Plan, costs: object = None) -> Costs:
@@ -71,18 +74,20 @@ def chain_moments(chain: Chain, items: Sequence[Item]) -> tuple[list[Moment], in
     options: dict[int, str | None] = {}  # of the layers that have run, the last way to keep them
     moments = []
     for step in done.steps:
-        action, kind, ticks = step.action, "", 0
+        action, kind, ticks, again = step.action, "", 0, 0
         if isinstance(action, Forward):
             layer = chain.layers[action.layer]
             kind = "again" if action.layer in options else "first"
             options[action.layer] = action.option
             ticks = layer.recompute_time if action.ends_body else layer.forward_time
         elif isinstance(action, Backward):
-            layer, option = chain.layers[action.layer], options[action.layer]
+            layer = chain.layers[action.layer]
             kind = "back"
-            again = 0 if option is None else layer.option(option).recompute_time
+            again = layer.way(options[action.layer]).recompute_time
             ticks = layer.backward_time + again
-        moments.append(Moment(kind, action.layer, ticks, step.during_bytes, step.after_bytes))
+        moments.append(
+            Moment(kind, action.layer, ticks, step.during_bytes, step.after_bytes, again)
+        )
     return moments, done.time
 
 

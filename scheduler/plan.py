@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidPlan
 from scheduler.files import read_text, write_atomically
+from scheduler.keeps import Keeps, check_policies, policies_of
 from scheduler.planfields import check_record, check_replayed, excess, steps_key
 from scheduler.planfile import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
 from scheduler.planreplay import Measured, PlanReplay
@@ -26,6 +28,7 @@ from solvers.schedule import (
     depth,
     forward_counts,
     keep_all,
+    options_of,
 )
 
 __all__ = ["Plan", "PlanReplay", "excess"]
@@ -69,6 +72,9 @@ class Plan:
     measured_peak_bytes
         What `scheduler.pytorch.verify` measured with the plan; None before. In a plan file only
         when there is one.
+    policies
+        What to keep inside the layers that are kept under an option, by their names: pairs
+        (operation, n) as in `OptionCost.keeps`. Of those options whose costs say it.
     """
 
     layers: tuple[str, ...]
@@ -86,6 +92,7 @@ class Plan:
     reserved_bytes: int = 0
     solve_seconds: float | None = None
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
+    policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
     _costs: object = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -93,6 +100,9 @@ class Plan:
             check_cover(self.items, 0, len(self.layers) - 1)
         except IllegalPlan as error:
             raise InvalidPlan(str(error)) from error
+        names = [self.layers[i] for i in options_of(self.items)]
+        checked = MappingProxyType(check_policies(self.policies, names))
+        object.__setattr__(self, "policies", checked)
 
     @property
     def overhead(self) -> float:
@@ -122,7 +132,10 @@ class Plan:
 
     @property
     def forwards(self) -> dict[str, int]:
-        """How often each layer's forward runs in one step."""
+        """How often each layer's forward is entered in one step.
+
+        Once more for a layer kept under an option, whose forward its backward runs again in part.
+        """
         return dict(zip(self.layers, forward_counts(self.items, len(self.layers)), strict=True))
 
     @property
@@ -142,7 +155,7 @@ class Plan:
         ------
         InvalidPlan
             No costs are at hand, they are not those of the plan, the plan cannot be executed, its
-            peak or time is not what the plan says, or its bound contradicts them.
+            peak, time or policies are not what the plan says, or its bound contradicts them.
         """
         ticks, done, everything = self._measured(costs)
         claims = (
@@ -276,12 +289,16 @@ class Plan:
         """The plan file without its items."""
         names = [f.name for f in fields(self) if f.name not in self._unsaid()]
         values = {name: getattr(self, name) for name in names}
+        if self.policies:
+            values["policies"] = {
+                name: [list(pair) for pair in keeps] for name, keeps in self.policies.items()
+            }
         return {"schema": SCHEMA, **values, "layers": list(self.layers), "class": "persistent"}
 
     def _unsaid(self) -> tuple[str, ...]:
         """Fields that a plan file does not have as such."""
         measured = () if self.measured_peak_bytes is not None else ("measured_peak_bytes",)
-        return ("items", "solve_seconds", "_costs", *measured)
+        return ("items", "policies", "solve_seconds", "_costs", *measured)
 
     def _key(self) -> tuple[object, ...]:
         # Comparing or hashing the items themselves would recurse as deep as they nest.
@@ -295,12 +312,18 @@ class Plan:
                 flat.append((item.first, item.last, len(item.body)))
                 todo.extend(reversed(item.body))
         head = self._head()
-        return (*flat, *self.layers, *(head[name] for name in head if name != "layers"))
+        rest = (head[name] for name in head if name not in ("layers", "policies"))
+        return (*flat, *self.layers, *rest, *sorted(self.policies.items()))
 
     def _measured(self, given: object) -> tuple[int, Measured, Measured]:
         """Ticks in a unit of time, and what the plan and keeping everything do on its costs."""
         costs = self._own_costs(given)
         done = self._executed(costs)
+        if policies_of(costs.layers, options_of(self.items)) != self.policies:
+            raise InvalidPlan(
+                "the plan's 'policies' are not what its costs say that its options keep; it was "
+                "changed after it was solved: solve again"
+            )
         everything = replays.replay(costs.to_chain(), keep_all(len(costs)))
         plan, all_kept = (
             Measured(each.peak_bytes, each.time, peak_text(each.peak_action, self.layers))

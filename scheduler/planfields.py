@@ -218,10 +218,13 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "costs_sha256": _digest,
     "measured_peak_bytes": _size,
 }
-_OF_CHAIN: dict[str, Callable[[str, object], Any]] = {"class": _one_of("persistent")}
+_OF_CHAIN: dict[str, Callable[[str, object], Any]] = {
+    "class": _one_of("persistent"),
+    "policies": _anything,  # `Plan` checks them beside its items
+}
 _OF_GRAPH: dict[str, Callable[[str, object], Any]] = {
     "class": _one_of(*(each.value for each in PlanClass)),
     "gap": _gap,
 }
-_OPTIONAL = ("reserved_bytes", "class", "measured_peak_bytes")
+_OPTIONAL = ("reserved_bytes", "class", "measured_peak_bytes", "policies")
 _OPTIONAL_OF_GRAPH = ("reserved_bytes", "gap", "measured_peak_bytes")

@@ -34,14 +34,15 @@ class PlanRow(NamedTuple):
     what
         What is done with them, in words.
     runs
-        How often each of their forwards runs in one step.
+        How often each of their forwards is entered in one step: once more under an option, whose
+        backward runs a part of it again.
     held_bytes
         What they add to the memory in use by their forward: what is live after it, less what was
         before. In a recomputed segment, when it is run for its backward. None for a graph.
     highest_bytes
         The most that is live at any moment in which one of them runs.
     again_time
-        Time of running them again, in the unit of the plan.
+        Time of running them again, whole or in part, in the unit of the plan.
     sets_peak
         Whether the peak is reached while one of them runs.
     """
@@ -73,7 +74,7 @@ def plan_rows(plan: Plan, costs: object = None) -> list[PlanRow]:
     for moment in moments:
         if moment.layer >= 0:
             highest[moment.layer] = max(highest[moment.layer], moment.during_bytes)
-            again[moment.layer] += moment.ticks if moment.kind == "again" else 0
+            again[moment.layer] += moment.ticks if moment.kind == "again" else moment.again_ticks
     if isinstance(plan, GraphPlan):
         rows, held = _graph_rows(plan, counts), None
     else:

@@ -15,19 +15,20 @@ td, tb, o, g, r as in `problem.Layer`, and G(i, j) = g_i + ... + g_j:
                R that + x_{s-1};  c1 + c2 + f_s + ... + f_j
     answer     H(0, L-1) + x_{-1}
 
-An option is one more way to keep s, with its own w in next and fwd. It is the optimum among
-*persistent* plans: a stored value stays until its backward.
+An option is one more way to keep s, with its own w, tf, tb, o, its own answer to what is saved,
+and its own time; but bwd has the full w_s, and twice x_s where the full set or the option saves the
+output. It is the optimum among *persistent* plans: a stored value stays until its backward.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
-from solvers.problem import LIMIT, Chain
+from solvers.problem import LIMIT, Chain, Layer, Way
 from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep, keep_all
+from solvers.savings import guess, room
+from solvers.schedule import Checkpoint, Item, Keep
 from solvers.solution import Infeasible, Solution, keep_all_time
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""
 
 _POINT_BYTES = 16
-_ROOMS = 64
 
 
 class Frontier:
@@ -153,7 +153,7 @@ def solve(
         raise Infeasible(best.items, peak)
     base = keep_all_time(chain)
     most = max_points or 0
-    excess = _guess(chain, budget)
+    excess = guess(chain, budget)
     raise_by = max(excess // 50, base // 1000 + 1)
     while True:
         sets = tables.build(budget, excess, most)
@@ -178,23 +178,6 @@ def solve(
     items = tables.plan(sets, budget)
     done = replay(chain, items)
     return Solution(items, done.peak_bytes, done.time, bound)
-
-
-def _guess(chain: Chain, budget: int) -> int:
-    """A first guess at the time lost: the fractional knapsack of forwards against bytes freed."""
-    missing = replay(chain, keep_all(len(chain))).peak_bytes - budget
-    if missing <= 0:
-        return 0
-    frees = [
-        (layer.forward_time / (layer.saved_bytes + layer.output_bytes), layer)
-        for layer in chain.layers[:-1]
-        if layer.recomputable and layer.saved_bytes + layer.output_bytes
-    ]
-    frees.sort(key=lambda entry: entry[0])
-    freed = accumulate(layer.saved_bytes + layer.output_bytes for _, layer in frees)
-    spent = accumulate(layer.forward_time for _, layer in frees)
-    lost = next((time for size, time in zip(freed, spent, strict=True) if size >= missing), None)
-    return LIMIT if lost is None else lost
 
 
 class _Tables:
@@ -223,7 +206,7 @@ class _Tables:
             self.nested,
             cap,
             excess,
-            _room(self.chain, cap, excess),
+            room(self.chain, cap, excess),
             most,
             down,
             self.pool,
@@ -281,63 +264,37 @@ def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     layers, last = chain.layers, len(chain) - 1
     costs = np.empty((k.ROWS, len(layers)), np.int64)
-    ways: list[tuple[int, int]] = []
+    ways = np.empty((k.WAYS, sum(1 + len(la.options) for la in layers)), np.int64)
+    count = 0
     for i, la in enumerate(layers):
         costs[k.FORWARD, i] = la.forward_time
         costs[k.ENDING, i] = la.recompute_time if i < last else la.forward_time
         costs[k.BACKWARD, i] = la.backward_time
         costs[k.OUTPUT, i] = la.output_bytes
         costs[k.INPUT, i] = chain.input_of(i)
-        costs[k.SAVED, i] = la.saved_bytes
-        costs[k.FORWARD_TRANSIENT, i] = la.forward_transient_bytes
         costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
-        costs[k.BACKWARD_TRANSIENT, i] = la.backward_transient_bytes - la.backward_overlap_bytes
         costs[k.GRADIENT, i] = la.gradient_bytes
-        costs[k.INPUT_SAVED, i] = la.input_saved
-        costs[k.OUTPUT_SAVED, i] = la.output_saved
+        costs[k.INPUT_SAVED, i] = all(way.input_saved for way in la.ways)
         costs[k.RECOMPUTABLE, i] = la.recomputable
-        costs[k.FIRST_WAY, i] = len(ways)
-        ways.append((la.saved_bytes, 0))
-        ways.extend((option.saved_bytes, option.recompute_time) for option in la.options)
-        costs[k.LAST_WAY, i] = len(ways) - 1
-    return costs, np.array(ways, np.int64).T.copy()
+        costs[k.FIRST_WAY, i] = count
+        for way in la.ways:
+            ways[k.SAVED, count] = way.saved_bytes
+            ways[k.AGAIN, count] = way.recompute_time
+            ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes
+            ways[k.AHEAD, count] = ahead
+            ways[k.BEHIND, count] = _backward_bytes(la, way, chain.input_of(i))
+            ways[k.HOLDS_INPUT, count] = way.input_saved
+            ways[k.HOLDS_OUTPUT, count] = way.output_saved
+            count += 1
+        costs[k.LAST_WAY, i] = count - 1
+    return costs, ways
 
 
-def _room(chain: Chain, cap: int, excess: int) -> NDArray[np.int64]:
-    """The kernel's `room`: how high a span's peak may be, given what the layers below it hold.
-
-    While a span runs, a layer below it either holds its saved set (and its output, where that is
-    saved) or runs forward once more later. So within a given time the layers below free at most
-    what a knapsack of them does; filled by density, with the last one whole, it is an upper bound.
-    """
-    import numpy as np
-
-    length = len(chain)
-    if excess >= LIMIT:
-        return np.full((length, 2), LIMIT, np.int64)
-    held = np.empty(length, np.int64)
-    again = np.empty(length, np.int64)
-    for i, layer in enumerate(chain.layers):
-        saved = min([layer.saved_bytes, *(option.saved_bytes for option in layer.options)])
-        held[i] = saved + (layer.output_bytes if layer.output_saved else 0)
-        again[i] = min(layer.forward_time, layer.recompute_time)
-    movable = np.array([layer.recomputable for layer in chain.layers])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        density = np.where(again > 0, held / again, np.inf)
-    order = np.argsort(-density, kind="stable")
-    order = order[movable[order]]
-    times = (excess // _ROOMS + 1) * np.arange(_ROOMS + 1)
-    room = np.empty((length, _ROOMS + 1), np.int64)
-    below = 0
-    for s in range(length):
-        mine = order[order < s]
-        freed = np.concatenate([[0], np.cumsum(held[mine])])
-        spent = np.cumsum(again[mine])
-        # Everything spent within the time, and one layer more.
-        count = np.minimum(np.searchsorted(spent, times, side="right") + 1, len(mine))
-        room[s] = cap - below + freed[count]
-        below += int(held[s])
-    return room
+def _backward_bytes(layer: Layer, way: Way, input_bytes: int) -> int:
+    """Most bytes in the backward beside what other layers hold, without gradients of parameters."""
+    outputs = 2 if layer.output_saved or way.output_saved else 1
+    live = layer.saved_bytes + outputs * layer.output_bytes + input_bytes
+    return live + way.backward_transient_bytes - way.backward_overlap_bytes
 
 
 def _same_spans(chain: Chain) -> NDArray[np.int64]:

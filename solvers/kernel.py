@@ -26,20 +26,22 @@ ENDING = 1  # the forward that ends the span [i, i]: r in a body, f for the chai
 BACKWARD = 2
 OUTPUT = 3
 INPUT = 4
-SAVED = 5
-FORWARD_TRANSIENT = 6
-DROP_TRANSIENT = 7
-BACKWARD_TRANSIENT = 8  # net of the overlap
-GRADIENT = 9
-INPUT_SAVED = 10
-OUTPUT_SAVED = 11
-RECOMPUTABLE = 12
-FIRST_WAY = 13  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
-LAST_WAY = 14
-ROWS = 15
+DROP_TRANSIENT = 5
+GRADIENT = 6
+INPUT_SAVED = 7  # every way to keep the layer holds its input
+RECOMPUTABLE = 8
+FIRST_WAY = 9  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
+LAST_WAY = 10
+ROWS = 11
 
-# Planes of the table of sets, shape (4, L, L): where H(s, t) and R(s, t) lie in the pool. Where the
-# input of s is saved, R(s, t) is H(s, t) shifted by its size and is not stored.
+# Rows of the ways to keep layers, shape (WAYS, n): what the forward leaves beside its output, time
+# to make the rest again, what forward and backward need (the latter without gradients of
+# parameters), and whether what is left holds the layer's input, its output.
+SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT = 0, 1, 2, 3, 4, 5
+WAYS = 6
+
+# Planes of the table of sets, shape (4, L, L): where H(s, t) and R(s, t) lie in the pool. Where
+# every way to keep s holds its input, R(s, t) is H(s, t) shifted by its size and is not stored.
 H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
 
 
@@ -188,14 +190,6 @@ def _thin(p: Ints, most: int, down: bool) -> int:
 
 
 @compiled
-def _floors(a: Ints, s: int, t: int, saved: int, gradients: int) -> tuple[int, int]:
-    """Peaks of keeping `saved` of s in s .. t: of its forward (without its input), its backward."""
-    forward = a[OUTPUT, t] + saved + a[OUTPUT, s] + a[FORWARD_TRANSIENT, s]
-    outputs = a[OUTPUT, s] * (2 if a[OUTPUT_SAVED, s] else 1)
-    return forward, outputs + a[SAVED, s] + a[INPUT, s] + a[BACKWARD_TRANSIENT, s] + gradients
-
-
-@compiled
 def _rest(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
     """R(s, t): a set, and a shift of its peaks."""
     plane = H_START if a[INPUT_SAVED, s] else R_START
@@ -219,9 +213,11 @@ def _rows(table: Ints, pool: Ints, plane: int, s: int, t: int) -> tuple[Ints, In
 
 
 @compiled
-def _next(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
+def _next(
+    a: Ints, ways: Ints, table: Ints, pool: Ints, s: int, t: int, way: int
+) -> tuple[Ints, int]:
     """What follows a kept layer s: H(s+1, t) with its output, or R(s+1, t) that may let it go."""
-    if a[OUTPUT_SAVED, s]:
+    if ways[HOLDS_OUTPUT, way]:
         return _held(table, pool, s + 1, t), a[OUTPUT, s]
     return _rest(a, table, pool, s + 1, t)
 
@@ -261,7 +257,7 @@ def _keep(
     t: int,
     last_way: int,
     gradients: int,
-    hold: int,
+    rest: bool,
     cap: int,
     time_cap: int,
     out: Ints,
@@ -269,23 +265,26 @@ def _keep(
 ) -> int:
     """Points of the ways up to `last_way` to keep s in s .. t, into `out`; return how many.
 
-    `hold`: bytes of the input, where it is counted until the forward has run (R), else 0 (H).
+    `rest`: of the ways that let the input go, which is counted until the forward has run (R).
     """
     n = 0
+    hold = a[INPUT, s] if rest else 0
     for way in range(a[FIRST_WAY, s], last_way + 1):
-        saved, add = ways[0, way], ways[1, way] + a[BACKWARD, s]
-        forward, backward = _floors(a, s, t, saved, gradients)
-        floor = max(forward + hold, backward)
+        if rest and ways[HOLDS_INPUT, way]:
+            continue
+        add = ways[AGAIN, way] + a[BACKWARD, s]
+        floor = max(a[OUTPUT, t] + ways[AHEAD, way] + hold, ways[BEHIND, way] + gradients)
         rows = out[:2] if n == 0 else scratch[:2]
         if s == t:
             rows[0, 0], rows[1, 0] = floor, add + a[ENDING, s]
             count = int(floor <= cap and rows[1, 0] <= time_cap)
         else:
-            following, shift = _next(a, table, pool, s, t)
+            following, shift = _next(a, ways, table, pool, s, t, way)
             if not following.shape[1]:
-                return 0
+                continue
             add += a[FORWARD, s]
-            count = _shifted(following, shift + saved, floor, add, cap, time_cap, rows)
+            shift += ways[SAVED, way]
+            count = _shifted(following, shift, floor, add, cap, time_cap, rows)
         if n == 0:
             n = count
         elif count:
@@ -423,7 +422,7 @@ def build(
     Parameters
     ----------
     a, ways
-        The chain: costs, shape (ROWS, L), and ways to keep its layers, shape (2, n): bytes, time.
+        The chain: costs, shape (ROWS, L), and ways to keep its layers, shape (WAYS, n).
     same
         Shape (L, L): same[n - 1, s] is the first layer whose span of n equals that of s.
     nested
@@ -476,7 +475,9 @@ def build(
             # Points that keeping s can have; the scratch holds as many again for what is improved.
             kept_most = last_way - a[FIRST_WAY, s] + 1
             if s < t:
-                kept_most *= _next(a, table, pool, s, t)[0].shape[1]
+                kept_most = 0
+                for way in range(a[FIRST_WAY, s], last_way + 1):
+                    kept_most += _next(a, ways, table, pool, s, t, way)[0].shape[1]
             if kept_most > best.shape[1]:
                 best, spare, extra = _room(best, 0, kept_most)
             n = _keep(
@@ -488,7 +489,7 @@ def build(
                 t,
                 last_way,
                 gradients,
-                0,
+                False,
                 held_cap,
                 time_cap,
                 best,
@@ -522,7 +523,7 @@ def build(
             table[H_START, s, t], table[H_COUNT, s, t] = used, count
             used += count
             if not a[INPUT_SAVED, s]:
-                # H with the input counted, or the layer kept and the input let go.
+                # H with the input counted, or the layer kept in a way that lets the input go.
                 if n + kept_most > best.shape[1]:
                     best, spare, extra = _room(best, n, n + kept_most)
                 hold = a[INPUT, s]
@@ -536,7 +537,7 @@ def build(
                     t,
                     last_way,
                     gradients,
-                    hold,
+                    True,
                     cap,
                     time_cap,
                     best,
@@ -604,17 +605,20 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
             limit, rest = limit - a[INPUT, s], 0
         goal = _value(a, table, pool, s, t, limit, rest)
         hold = a[INPUT, s] if rest else 0
+        gradients = gradient[t + 1] - gradient[s]
         found = False
         for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
-            ahead, behind = _floors(a, s, t, ways[0, way], gradient[t + 1] - gradient[s])
-            if max(ahead + hold, behind) > limit:
+            lets_go = rest and not ways[HOLDS_INPUT, way]
+            most = limit if lets_go else limit - hold
+            ahead = a[OUTPUT, t] + ways[AHEAD, way] + (hold if lets_go else 0)
+            if max(ahead, ways[BEHIND, way] + gradients) > most:
                 continue
-            total = a[BACKWARD, s] + ways[1, way]
-            after, counted = limit - ways[0, way], 1
+            total = a[BACKWARD, s] + ways[AGAIN, way]
+            after, counted = most - ways[SAVED, way], 1
             if s == t:
                 total += a[ENDING, s]
             else:
-                if a[OUTPUT_SAVED, s]:
+                if ways[HOLDS_OUTPUT, way]:
                     after, counted = after - a[OUTPUT, s], 0
                 total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
             if total <= goal:

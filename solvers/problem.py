@@ -7,6 +7,7 @@ float sums make equal plans look different and grow a frontier by noise. Bytes a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LIMIT = 2**62
 """No sum of costs a solver forms may reach this: the kernels add in int64."""
@@ -18,7 +19,10 @@ class InvalidProblem(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A cheaper way to keep a layer.
+    """A cheaper way to keep a layer: save part of its saved set, make the rest again.
+
+    A field that is None is as for the layer itself. In torch an option is a selective checkpoint
+    of one block: it holds the block's input, from which it starts again, whatever the layer does.
 
     Attributes
     ----------
@@ -28,11 +32,39 @@ class Option:
         Bytes of the saved set that stay (at most the layer's own ``saved_bytes``).
     recompute_time
         Time to make the rest again, once, at the layer's own backward.
+    forward_transient_bytes
+        Working memory of the forward under this option, above ``output`` and what stays.
+    backward_transient_bytes, backward_overlap_bytes
+        Of the backward with the recomputation that begins it: bytes above all that the replay
+        counts with the whole saved set live, bytes below that.
+    input_saved, output_saved
+        Does what stays hold the layer's input, its output?
     """
 
     name: str
     saved_bytes: int
     recompute_time: int
+    forward_transient_bytes: int | None = None
+    backward_transient_bytes: int | None = None
+    backward_overlap_bytes: int | None = None
+    input_saved: bool | None = None
+    output_saved: bool | None = None
+
+
+class Way(NamedTuple):
+    """A way to keep a layer with nothing left open; fields as in `Option`.
+
+    ``option`` is the option's name, or None where the whole saved set is kept.
+    """
+
+    option: str | None
+    saved_bytes: int
+    recompute_time: int
+    forward_transient_bytes: int
+    backward_transient_bytes: int
+    backward_overlap_bytes: int
+    input_saved: bool
+    output_saved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +120,29 @@ class Layer:
     @property
     def facts(self) -> tuple[object, ...]:
         """Everything but the names: layers with equal facts are interchangeable."""
-        options = tuple((o.saved_bytes, o.recompute_time) for o in self.options)
         quantities = tuple(getattr(self, field) for field in _QUANTITIES)
-        return (*quantities, self.input_saved, self.output_saved, self.recomputable, options)
+        ways = tuple(way[1:] for way in self.ways)
+        return (*quantities, self.recomputable, ways)
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Every way to keep the layer, the whole saved set first."""
+        return (self.way(None), *(self._under(option) for option in self.options))
+
+    def way(self, option: str | None) -> Way:
+        """How the layer is kept under `option`, None: whole; `KeyError` when there is none."""
+        if option is not None:
+            return self._under(self.option(option))
+        return Way(
+            None,
+            self.saved_bytes,
+            0,
+            self.forward_transient_bytes,
+            self.backward_transient_bytes,
+            self.backward_overlap_bytes,
+            self.input_saved,
+            self.output_saved,
+        )
 
     def option(self, name: str) -> Option:
         """The option called `name`; `KeyError` when there is none."""
@@ -99,7 +151,28 @@ class Layer:
                 return option
         raise KeyError(name)
 
+    def _under(self, option: Option) -> Way:
+        return Way(
+            option.name,
+            option.saved_bytes,
+            option.recompute_time,
+            _given(option.forward_transient_bytes, self.forward_transient_bytes),
+            _given(option.backward_transient_bytes, self.backward_transient_bytes),
+            _given(option.backward_overlap_bytes, self.backward_overlap_bytes),
+            self.input_saved if option.input_saved is None else option.input_saved,
+            self.output_saved if option.output_saved is None else option.output_saved,
+        )
 
+
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+_MAY_BE_NONE = (
+    "forward_transient_bytes",
+    "backward_transient_bytes",
+    "backward_overlap_bytes",
+)
 _QUANTITIES = (
     "forward_time",
     "backward_time",
@@ -112,6 +185,7 @@ _QUANTITIES = (
     "backward_overlap_bytes",
     "gradient_bytes",
 )
+_OF_OPTION = ("saved_bytes", "recompute_time", *_MAY_BE_NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,30 +215,35 @@ class Chain:
         for i, layer in enumerate(self.layers):
             for field in _QUANTITIES:
                 check_quantity(f"layer {layer.name!r}", field, getattr(layer, field))
-            self._check_overlap(i)
             for option in layer.options:
-                where = f"layer {layer.name!r}, option {option.name!r}"
-                check_quantity(where, "saved_bytes", option.saved_bytes)
-                check_quantity(where, "recompute_time", option.recompute_time)
-                if option.saved_bytes > layer.saved_bytes:
-                    raise InvalidProblem(
-                        f"{where}: saved_bytes {option.saved_bytes} is more than the layer's own "
-                        f"{layer.saved_bytes}; an option saves less"
-                    )
+                self._check_option(layer, option)
             if len({option.name for option in layer.options}) < len(layer.options):
                 raise InvalidProblem(f"layer {layer.name!r}: two options share a name")
+            for way in layer.ways:
+                self._check_overlap(i, way)
         self._check_sums()
 
-    def _check_overlap(self, i: int) -> None:
+    def _check_option(self, layer: Layer, option: Option) -> None:
+        where = _where(layer, option.name)
+        for field in _OF_OPTION:
+            value = getattr(option, field)
+            if value is not None or field not in _MAY_BE_NONE:
+                check_quantity(where, field, value)
+        if option.saved_bytes > layer.saved_bytes:
+            raise InvalidProblem(
+                f"{where}: saved_bytes {option.saved_bytes} is more than the layer's own "
+                f"{layer.saved_bytes}; an option saves less"
+            )
+
+    def _check_overlap(self, i: int, way: Way) -> None:
         # The backward's peak is at least what is live before it and what is live after it.
         layer = self.layers[i]
-        held = layer.saved_bytes + layer.output_bytes * (2 if layer.output_saved else 1)
-        made = self.input_of(i) + layer.gradient_bytes
-        most = min(held, made) + layer.backward_transient_bytes
-        if layer.backward_overlap_bytes > most:
+        most = most_overlap(layer, way, self.input_of(i))
+        if way.backward_overlap_bytes > most:
             raise InvalidProblem(
-                f"layer {layer.name!r}: backward_overlap_bytes {layer.backward_overlap_bytes} is "
-                f"more than the {most} bytes that can overlap in its backward"
+                f"{_where(layer, way.option)}: backward_overlap_bytes "
+                f"{way.backward_overlap_bytes} is more than the {most} bytes that can overlap in "
+                "its backward"
             )
 
     def _check_sums(self) -> None:
@@ -173,15 +252,15 @@ class Chain:
         time = sum(
             (n + 1) * max(la.forward_time, la.recompute_time)
             + la.backward_time
-            + max((o.recompute_time for o in la.options), default=0)
+            + max(way.recompute_time for way in la.ways)
             for la in self.layers
         )
         size = self.input_bytes + sum(
             4 * la.output_bytes
             + la.saved_bytes
-            + la.forward_transient_bytes
+            + max(way.forward_transient_bytes for way in la.ways)
             + la.drop_transient_bytes
-            + la.backward_transient_bytes
+            + max(way.backward_transient_bytes for way in la.ways)
             + la.gradient_bytes
             for la in self.layers
         )
@@ -197,6 +276,21 @@ class Chain:
     def input_of(self, i: int) -> int:
         """Bytes of the activation that layer `i` reads."""
         return self.layers[i - 1].output_bytes if i else self.input_bytes
+
+
+def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
+    """Bytes by which a backward can stay below its count, for a layer kept that way.
+
+    What is live before it, an option's missing part made again, and what is live after it are
+    there at some moment; `input_bytes` is the size of what the layer reads.
+    """
+    outputs = 2 if layer.output_saved or way.output_saved else 1
+    held = layer.saved_bytes + outputs * layer.output_bytes
+    return min(held, input_bytes + layer.gradient_bytes) + way.backward_transient_bytes
+
+
+def _where(layer: Layer, option: str | None) -> str:
+    return f"layer {layer.name!r}" + ("" if option is None else f", option {option!r}")
 
 
 def check_quantity(where: str, field: str, value: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from solvers.problem import Chain
+from solvers.problem import Chain, Way
 from solvers.schedule import (
     Action,
     Backward,
@@ -93,7 +93,7 @@ class _Machine:
     chain: Chain
     live: int = 0
     holds: dict[int, int] = field(default_factory=dict)  # activation -> number of holders
-    saved: dict[int, str | None] = field(default_factory=dict)  # layer -> option it was kept under
+    saved: dict[int, Way] = field(default_factory=dict)  # layer -> how it was kept
     gradient: int = 0  # index of the activation whose gradient is live
     forwarded: set[int] = field(default_factory=set)
 
@@ -141,14 +141,14 @@ class _Machine:
             return during, time
         if i in self.saved:
             raise IllegalPlan(f"the forward of {layer.name!r} keeps what is already kept")
-        held = self._kept_bytes(i, action.option)
-        during = self.live + layer.output_bytes + held + layer.forward_transient_bytes
+        way = self._way(i, action.option)
+        during = self.live + layer.output_bytes + way.saved_bytes + way.forward_transient_bytes
         self._make(i)
-        self.saved[i] = action.option
-        self.live += held
-        if layer.input_saved:
+        self.saved[i] = way
+        self.live += way.saved_bytes
+        if way.input_saved:
             self._hold(i - 1)
-        if layer.output_saved:
+        if way.output_saved:
             self._hold(i)
         return during, time
 
@@ -160,33 +160,32 @@ class _Machine:
             )
         if self.gradient != i:
             raise IllegalPlan(f"the backward of {layer.name!r} runs out of order")
-        option = self.saved.pop(i)
-        held, time = self._kept_bytes(i, option), layer.backward_time
-        if option is not None:
-            time += layer.option(option).recompute_time
+        way = self.saved.pop(i)
         input_bytes = self.chain.input_of(i)
+        # What an option left out is live again here, with an output of its own if it holds one.
+        again = layer.saved_bytes - way.saved_bytes
+        if layer.output_saved and not way.output_saved:
+            again += layer.output_bytes
         during = (
             self.live
-            + (layer.saved_bytes - held)  # an option's missing part is live again here
+            + again
             + input_bytes
             + layer.gradient_bytes
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
+            + way.backward_transient_bytes
+            - way.backward_overlap_bytes
         )
         self.gradient = i - 1
-        self.live += input_bytes + layer.gradient_bytes - held - layer.output_bytes
-        if layer.input_saved:
+        self.live += input_bytes + layer.gradient_bytes - way.saved_bytes - layer.output_bytes
+        if way.input_saved:
             self._let_go(i - 1, Backward(i))
-        if layer.output_saved:
+        if way.output_saved:
             self._let_go(i, Backward(i))
-        return during, time
+        return during, layer.backward_time + way.recompute_time
 
-    def _kept_bytes(self, i: int, option: str | None) -> int:
+    def _way(self, i: int, option: str | None) -> Way:
         layer = self.chain.layers[i]
-        if option is None:
-            return layer.saved_bytes
         try:
-            return layer.option(option).saved_bytes
+            return layer.way(option)
         except KeyError:
             known = ", ".join(repr(o.name) for o in layer.options) or "none"
             raise IllegalPlan(

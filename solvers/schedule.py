@@ -163,12 +163,28 @@ def depth(items: Sequence[Item]) -> int:
 
 
 def forward_counts(items: Sequence[Item], length: int) -> list[int]:
-    """How often each layer's forward runs in one step."""
+    """How often each layer's forward is entered in one step.
+
+    Once more for a layer kept under an option: at its backward it runs again, in part.
+    """
     counts = [0] * length
     for action in actions(items, length):
         if isinstance(action, Forward):
-            counts[action.layer] += 1
+            counts[action.layer] += 1 if action.option is None else 2
     return counts
+
+
+def options_of(items: Sequence[Item]) -> dict[int, str]:
+    """The option of each layer that is kept under one, at any depth; layers ascending."""
+    found: dict[int, str] = {}
+    todo: list[Item] = list(items)
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Checkpoint):
+            todo.extend(item.body)
+        elif item.option is not None:
+            found[item.layer] = item.option
+    return dict(sorted(found.items()))
 
 
 def keep_all(length: int) -> tuple[Item, ...]:

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
+from scheduler.keeps import policies_of
 from scheduler.pytorch import Measurement, measure, profile
 from solvers.replay import replay
-from solvers.schedule import Item, keep_all
+from solvers.schedule import Item, keep_all, options_of
 
 Loss = Callable[[Any], Any] | None
 VOCABULARY = 64
@@ -218,6 +219,7 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
         status="feasible",
         lower_bound_time=0,
         costs_sha256=layers.sha256,
+        policies=policies_of(layers.layers, options_of(items)),
         _costs=layers,
     )
 

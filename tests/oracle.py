@@ -53,16 +53,22 @@ class Step:
             self.on_top(layer.output_bytes + layer.drop_transient_bytes)
             self.make(("a", i), layer.output_bytes, sweep)
         else:
-            w = layer.saved_bytes
+            w, transient = layer.saved_bytes, layer.forward_transient_bytes
+            holds = [layer.input_saved, layer.output_saved]
             if keep.option is not None:
-                w = layer.option(keep.option).saved_bytes
-            self.on_top(layer.output_bytes + w + layer.forward_transient_bytes)
+                option = layer.option(keep.option)
+                w = option.saved_bytes
+                if option.forward_transient_bytes is not None:
+                    transient = option.forward_transient_bytes
+                given = [option.input_saved, option.output_saved]
+                holds = [a if b is None else b for a, b in zip(holds, given, strict=True)]
+            self.on_top(layer.output_bytes + w + transient)
             self.make(("a", i), layer.output_bytes, sweep)
             self.make(("W", i), w, "autograd")
             self.options[i] = keep.option
-            if layer.input_saved:
+            if holds[0]:
                 self.holders["a", i - 1].add(("W", i))
-            if layer.output_saved:
+            if holds[1]:
                 self.holders["a", i].add(("W", i))
         self.let_go(("a", i - 1), sweep)
         self.time += time
@@ -72,17 +78,21 @@ class Step:
         layer = self.chain.layers[i]
         assert ("W", i) in self.bytes, f"backward {i} has no saved set"
         assert ("d", i) in self.bytes, f"backward {i} has no gradient"
-        option = self.options.pop(i)
-        if option is not None:
+        name = self.options.pop(i)
+        working, overlap = layer.backward_transient_bytes, layer.backward_overlap_bytes
+        if name is not None:
             # What the option dropped is made again: the full saved set is live.
-            self.time += layer.option(option).recompute_time
+            option = layer.option(name)
+            self.time += option.recompute_time
+            self.forwards[i] += 1
             self.bytes["W", i] = layer.saved_bytes
-        self.on_top(
-            self.x(i - 1)
-            + layer.gradient_bytes
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
-        )
+            if layer.output_saved and ("W", i) not in self.holders.get(("a", i), ()):
+                self.bytes["W", i] += layer.output_bytes
+            if option.backward_transient_bytes is not None:
+                working = option.backward_transient_bytes
+            if option.backward_overlap_bytes is not None:
+                overlap = option.backward_overlap_bytes
+        self.on_top(self.x(i - 1) + layer.gradient_bytes + working - overlap)
         self.make(("d", i - 1), self.x(i - 1), "autograd")
         self.make(("g", i), layer.gradient_bytes, "optimizer")
         self.let_go(("W", i), "autograd")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
+from solvers.schedule import Checkpoint, Keep
 from tests.models import mean_square, mlp, noise
 from tests.test_torch_refusals import Stack, blocks_of, segments
 
@@ -30,6 +32,14 @@ except ImportError:  # torch 2.4 and 2.5
 
 SINGLE = segments(blocks_of(4), 1, 1, 1)
 NESTED = segments(blocks_of(4), 3)
+DEEP = replace(
+    NESTED,
+    items=(
+        Checkpoint(
+            0, 3, (Checkpoint(0, 2, (Checkpoint(0, 1, (Keep(0), Keep(1))), Keep(2))), Keep(3))
+        ),
+    ),
+)
 X = noise(32, 16)
 Wrap = Callable[[nn.Module, Plan | None], nn.Module]
 
@@ -57,8 +67,31 @@ def ddp(after: bool, *, partly: bool = False, **settings: bool) -> Wrap:
     return wrap
 
 
-def fsdp(after: bool, mixed: bool, reshard: bool = True) -> Wrap:
-    """Shard a copy block by block."""
+class Stages(nn.Module):
+    """Four blocks in stages of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stages = nn.Sequential(*(nn.Sequential(mlp(), mlp()) for _ in range(2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.stages(x)  # type: ignore[no-any-return]
+
+
+def staged(model: nn.Module, plan: Plan | None) -> nn.Module:
+    """Shard a model stage by stage, and apply a plan to it."""
+    twin: Any = Stages()
+    for stage in twin.stages:
+        fully_shard(stage, mesh=init_device_mesh("cpu", (2,)))
+    fully_shard(twin, mesh=init_device_mesh("cpu", (2,)))
+    if plan is not None:
+        apply(plan, twin)
+    return twin  # type: ignore[no-any-return]
+
+
+def fsdp(after: bool, mixed: bool, reshard: bool = True, grouped: bool = False) -> Wrap:
+    """Shard a copy block by block, or two blocks by two."""
 
     def wrap(model: nn.Module, plan: Plan | None) -> nn.Module:
         twin: Any = copy.deepcopy(model)
@@ -68,8 +101,9 @@ def fsdp(after: bool, mixed: bool, reshard: bool = True) -> Wrap:
         mesh = init_device_mesh("cpu", (2,))
         policy = MixedPrecisionPolicy(torch.bfloat16) if mixed else MixedPrecisionPolicy()
         settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
-        for block in twin.blocks:
-            fully_shard(block, **settings, reshard_after_forward=reshard)
+        blocks = list(twin.blocks)
+        for unit in [blocks[:2], blocks[2:]] if grouped else blocks:
+            fully_shard(unit, **settings, reshard_after_forward=reshard)
         fully_shard(twin, **settings)
         if plan is not None and after:
             apply(plan, twin)
@@ -105,11 +139,16 @@ def check(name: str, wrap: Wrap, plan: Plan = SINGLE) -> None:
     say(name)
 
 
-def refused(name: str, wrap: Wrap, words: str) -> None:
-    """Nested segments of sharded blocks."""
-    with pytest.raises(UnsupportedModel, match=words):
-        gradients(wrap, NESTED)
-    say(name)
+def scattered() -> None:
+    """What a recomputation drops again, it lets go of: the parameters, too."""
+    model: Any = fsdp(True, mixed=False)(Stack(4), DEEP)
+    seen: list[list[bool]] = []
+    model.blocks[3][0].register_forward_hook(
+        lambda *_: seen.append([hasattr(block[0].weight, "to_local") for block in model.blocks])
+    )
+    mean_square(model(X)).backward()
+    assert seen == [[True, True, True, False]] * 2
+    say("fsdp scattered")
 
 
 def say(name: str) -> None:
@@ -130,9 +169,18 @@ def main() -> None:
         check(f"ddp {when} find_unused_parameters", unused, NESTED)
         check(f"fsdp {when}", fsdp(after, mixed=False))
         check(f"fsdp {when} mixed", fsdp(after, mixed=True))
+        check(f"fsdp {when} nested", fsdp(after, mixed=False), NESTED)
+        check(f"fsdp {when} nested mixed", fsdp(after, mixed=True), NESTED)
+        check(f"fsdp {when} deep", fsdp(after, mixed=False), DEEP)
     check("fsdp kept", fsdp(True, mixed=True, reshard=False))
-    refused("fsdp nested after", fsdp(True, mixed=False), "is a unit of fully_shard and shares")
-    refused("fsdp nested before", fsdp(False, mixed=False), "or from fully_shard")
+    check("fsdp kept nested", fsdp(True, mixed=True, reshard=False), DEEP)
+    scattered()
+    check("fsdp grouped", fsdp(True, mixed=False, grouped=True), DEEP)
+    names = [f"stages.{i}.{k}" for i in range(2) for k in range(2)]
+    check("fsdp stages", staged, segments(names, 2, 2))
+    with pytest.raises(UnsupportedModel, match=r"'stages.1.0' is in another unit of fully_shard"):
+        staged(Stages(), segments(names, 1, 2, 1))
+    say("fsdp stages refused")
     dist.barrier()  # one that leaves early would end the other
     dist.destroy_process_group()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from solvers.brute import count_plans
-from solvers.problem import Chain, Layer, Option
+from solvers.problem import Chain, Layer, Option, most_overlap
 from solvers.schedule import Checkpoint, Item, Keep
 
 _SMALL = st.integers(0, 12)  # so that ties, and sums that tie, are frequent
@@ -66,13 +66,12 @@ def chains(
                 output_saved=draw(usually),
                 recomputable=draw(mostly) if recomputable is None else recomputable,
                 options=tuple(
-                    Option(f"o{k}", draw(st.integers(0, w)), draw(times))
+                    draw(_options(f"o{k}", w, sizes, times))
                     for k in range(draw(st.integers(0, max_options)))
                 ),
             )
         before = layers[-1].output_bytes if layers else input_bytes
-        overlap = min(layer.backward_overlap_bytes, _most_overlap(layer, before))
-        layers.append(replace(layer, name=f"l{i}", backward_overlap_bytes=overlap))
+        layers.append(_possible(replace(layer, name=f"l{i}"), before))
     chain = Chain(tuple(layers), input_bytes)
     while max_plans is not None and count_plans(chain, max_plans) > max_plans:
         k = max((k for k, layer in enumerate(layers) if layer.options), default=-1)
@@ -84,9 +83,31 @@ def chains(
 
 
 @st.composite
+def _options(
+    draw: st.DrawFn,
+    name: str,
+    saved_bytes: int,
+    sizes: st.SearchStrategy[int],
+    times: st.SearchStrategy[int],
+) -> Option:
+    """An option of a layer whose saved set has that size, any field its own or the layer's."""
+    return Option(
+        name,
+        draw(st.integers(0, saved_bytes)),
+        draw(times),
+        forward_transient_bytes=draw(st.none() | sizes),
+        backward_transient_bytes=draw(st.none() | sizes),
+        backward_overlap_bytes=draw(st.none() | sizes),
+        input_saved=draw(st.sampled_from((None, True, False))),
+        output_saved=draw(st.sampled_from((None, True, False))),
+    )
+
+
+@st.composite
 def _nearly(draw: st.DrawFn, layer: Layer) -> Layer:
     """`layer` once more, or with one small difference."""
-    change = draw(st.sampled_from(("", "", "time", "output", "gradient", "input_saved", "options")))
+    changes = ("", "", "time", "output", "gradient", "input_saved", "names", "options")
+    change = draw(st.sampled_from(changes))
     if change == "time":
         return replace(layer, recompute_time=layer.recompute_time + 1)
     if change == "output":
@@ -95,15 +116,26 @@ def _nearly(draw: st.DrawFn, layer: Layer) -> Layer:
         return replace(layer, gradient_bytes=layer.gradient_bytes + 1)
     if change == "input_saved":
         return replace(layer, input_saved=not layer.input_saved)
-    if change == "options":  # the same costs by other names: a plan must say these
+    if change == "options":
+        flipped = (replace(o, output_saved=not o.output_saved) for o in layer.options)
+        return replace(layer, options=tuple(flipped))
+    if change == "names":  # the same costs by other names: a plan must say these
         return replace(layer, options=tuple(replace(o, name=f"{o.name}'") for o in layer.options))
     return layer
 
 
-def _most_overlap(layer: Layer, before: int) -> int:
-    """What `Chain` accepts: the backward's peak is no less than what is live around it."""
-    held = layer.saved_bytes + layer.output_bytes * (2 if layer.output_saved else 1)
-    return min(held, before + layer.gradient_bytes) + layer.backward_transient_bytes
+def _possible(layer: Layer, before: int) -> Layer:
+    """`layer` with overlaps that `Chain` accepts, behind an activation of `before` bytes."""
+    least = min(layer.backward_overlap_bytes, most_overlap(layer, layer.way(None), before))
+    layer = replace(layer, backward_overlap_bytes=least)
+    options = []
+    for option in layer.options:
+        way = layer.way(option.name)
+        most = most_overlap(layer, way, before)
+        if way.backward_overlap_bytes > most:
+            option = replace(option, backward_overlap_bytes=most)
+        options.append(option)
+    return replace(layer, options=tuple(options))
 
 
 @st.composite

@@ -148,6 +148,31 @@ def test_options() -> None:
     assert "options must be a list" in sentence(LayerCost, **{**GOOD, "options": good})
     assert "options must be a list" in sentence(LayerCost, **{**GOOD, "options": None})
     assert "option 'x': saved_bytes" in sentence(OptionCost, "x", 0.5, 1)
+    assert message({**good, "forward_transient_bytes": -1}).startswith(
+        "layer 'h.0', option 'o': forward_transient_bytes must be a whole number"
+    )
+    assert message({**good, "input_saved": 1}).startswith(
+        "layer 'h.0', option 'o': input_saved must be True or False"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keeps", "words"),
+    [
+        ("aten.mm.default", "keeps must be a list of pairs, got 'aten.mm.default'; write"),
+        (None, "keeps must be a list of pairs, got None"),
+        ([["aten.mm.default"]], "keeps[0] must be a pair, got ['aten.mm.default']"),
+        ([["aten.mm.default", 0], ["", 1]], "keeps[1] must be a pair, got ['', 1]"),
+        ([["aten.mm.default", -1]], "keeps[0] must be a pair, got ['aten.mm.default', -1]"),
+        ([["aten.mm.default", True]], "keeps[0] must be a pair, got ['aten.mm.default', True]"),
+        ([["aten.mm.default", 1.0]], "keeps[0] must be a pair"),
+        ([["a", 1], ["b", 1], ["a", 1]], "keeps[2] is ['a', 1] once more; leave it out"),
+    ],
+)
+def test_what_an_option_keeps(keeps: object, words: str) -> None:
+    option = {"name": "o", "saved_bytes": 1, "recompute_time": 1, "keeps": keeps}
+    message = sentence(LayerCost, **{**GOOD, "options": [option]})
+    assert message.startswith(f"layer 'h.0', option 'o': {words}")
 
 
 # --- the graph ----------------------------------------------------------------------------------
@@ -179,6 +204,12 @@ def test_values_of_the_graph() -> None:
 def test_what_the_solvers_refuse_is_refused_at_once() -> None:
     greedy = replace(LAYER, backward_overlap_bytes=99)
     assert "layer 'h.0': backward_overlap_bytes 99 is more than" in sentence(CostGraph, (greedy,))
+    lean = OptionCost("lean", 1, 1, backward_overlap_bytes=99)
+    assert sentence(CostGraph, (replace(LAYER, options=(lean,)),)).startswith(
+        "layer 'h.0', option 'lean': backward_overlap_bytes 99 is more than"
+    )
+    hungry = OptionCost("hungry", 1, 1, backward_transient_bytes=2**62 - 1)
+    assert "the sizes add up to" in sentence(CostGraph, (replace(LAYER, options=(hungry,)),))
     vast = replace(LAYER, forward_time=2.0**60)
     assert "the times add up to" in sentence(CostGraph, (vast,))
 

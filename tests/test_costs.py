@@ -57,6 +57,22 @@ sizes = st.integers(0, 2**44)
 
 
 @st.composite
+def option_costs(draw: st.DrawFn, name: str, saved: int) -> OptionCost:
+    calls = st.tuples(st.sampled_from(["aten.mm.default", "aten.silu.default"]), st.integers(0, 9))
+    return OptionCost(
+        name,
+        draw(st.integers(0, saved)),
+        draw(times),
+        forward_transient_bytes=draw(st.none() | sizes),
+        backward_transient_bytes=draw(st.none() | sizes),
+        backward_overlap_bytes=draw(st.none() | st.just(0)),
+        input_saved=draw(st.none() | st.booleans()),
+        output_saved=draw(st.none() | st.booleans()),
+        keeps=tuple(draw(st.lists(calls, unique=True, max_size=3))),
+    )
+
+
+@st.composite
 def layer_costs(draw: st.DrawFn) -> LayerCost:
     saved = draw(sizes)
     names = draw(st.lists(st.sampled_from("pqr"), unique=True, max_size=2))
@@ -71,7 +87,7 @@ def layer_costs(draw: st.DrawFn) -> LayerCost:
         gradient_bytes=draw(sizes),
         input_saved=draw(st.booleans()),
         output_saved=draw(st.booleans()),
-        options=tuple(OptionCost(name, draw(st.integers(0, saved)), draw(times)) for name in names),
+        options=tuple(draw(option_costs(name, saved)) for name in names),
         drop_transient_bytes=draw(st.none() | sizes),
         recomputable=draw(st.booleans()),
     )
@@ -147,6 +163,7 @@ def test_to_chain_keeps_every_field() -> None:
         backward_overlap_bytes=4,
         input_saved=False,
         recomputable=False,
+        options=(*B.options, OptionCost("third", 10, 0.5, 6, 7, 8, False, True, (("aten.mm", 0),))),
     )
     chain = CostGraph((layer,), input_bytes=7).to_chain()
     (made,) = chain.layers
@@ -166,7 +183,28 @@ def test_to_chain_keeps_every_field() -> None:
         "input_saved": False,
         "output_saved": False,
         "recomputable": False,
-        "options": ({"name": "half", "saved_bytes": 20, "recompute_time": 250_000},),
+        "options": (
+            {"name": "half", "saved_bytes": 20, "recompute_time": 250_000}
+            | dict.fromkeys(
+                (
+                    "forward_transient_bytes",
+                    "backward_transient_bytes",
+                    "backward_overlap_bytes",
+                    "input_saved",
+                    "output_saved",
+                )
+            ),
+            {
+                "name": "third",
+                "saved_bytes": 10,
+                "recompute_time": 500_000,
+                "forward_transient_bytes": 6,
+                "backward_transient_bytes": 7,
+                "backward_overlap_bytes": 8,
+                "input_saved": False,
+                "output_saved": True,
+            },
+        ),
     }
 
 
@@ -211,6 +249,26 @@ def test_the_digest_is_of_the_costs_alone() -> None:
         CostGraph((A, replace(B, output_saved=True)), 7),
     ]
     assert GRAPH.sha256 not in {other.sha256 for other in others}
+
+
+def test_the_digest_is_of_what_options_say() -> None:
+    def digest(**fields: Any) -> str:
+        return CostGraph((replace(B, options=(OptionCost("half", 20, 0.25, **fields),)),)).sha256
+
+    calls = (("aten.mm.default", 1), ("aten.mm.default", 0))
+    plain = digest()
+    assert plain == digest(forward_transient_bytes=0, output_saved=False, input_saved=True)
+    assert digest(keeps=calls) == digest(keeps=calls[::-1])
+    others = {
+        digest(keeps=calls),
+        digest(forward_transient_bytes=1),
+        digest(backward_transient_bytes=1),
+        digest(backward_overlap_bytes=1),
+        digest(input_saved=False),
+        digest(output_saved=True),
+    }
+    assert plain not in others
+    assert len(others) == 6
 
 
 def test_a_graph_prints_on_one_line_and_as_a_table() -> None:

@@ -15,10 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler import CostGraph, InvalidPlan, LayerCost, Plan, SchedulerError, solve
+from scheduler import CostGraph, InvalidPlan, LayerCost, Plan, SchedulerError, frontier, solve
+from scheduler.certify import certified
+from scheduler.layers import OptionCost
 from scheduler.planfile import items_to_json, parse_items
 from scheduler.report.plantext import item_lines
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers import replay as replays
+from solvers.schedule import Checkpoint, Item, Keep, options_of
+from solvers.solution import Solution
 from tests.strategies import chains, plans
 
 GPT2 = CostGraph.example("gpt2-small")
@@ -325,6 +329,71 @@ def test_a_loaded_plan_needs_its_costs(tmp_path: Path) -> None:
 def test_a_plan_changed_by_hand(changes: dict[str, Any], message: str) -> None:
     plan = Plan.from_dict({**PLAN.to_dict(), **changes})
     assert message in sentence(plan.replay, GPT2)
+
+
+# --- policies -----------------------------------------------------------------------------------
+
+CALLS = (("aten.mm.default", 3), ("aten.mm.default", 0))
+
+
+def with_policies(length: int = 4) -> CostGraph:
+    layers = uniform(length).layers
+    options = (OptionCost("lean", 300, 0.25, keeps=CALLS), OptionCost("unsaid", 100, 0.5))
+    return CostGraph(tuple(replace(layer, options=options) for layer in layers), 100, "lean")
+
+
+def test_a_plan_says_what_its_options_keep() -> None:
+    costs = with_policies()
+    chain = costs.to_chain()
+    items = (Checkpoint(0, 1, (Keep(0, "lean"), Keep(1))), Keep(2, "unsaid"), Keep(3, "lean"))
+    done = replays.replay(chain, items)
+    solution = Solution(items, done.peak_bytes, done.time, 0)
+    plan = certified(costs, chain, solution, method="by hand", budget_bytes=None)
+    assert plan.policies == {"h.0": CALLS, "h.3": CALLS}
+    assert plan.forwards == {"h.0": 3, "h.1": 2, "h.2": 2, "h.3": 2}
+    record = json.loads(plan.to_json())
+    pairs = [["aten.mm.default", 3], ["aten.mm.default", 0]]
+    assert record["policies"] == {"h.0": pairs, "h.3": pairs}
+    for again in (Plan.from_json(plan.to_json()), copy.deepcopy(plan), replace(plan)):
+        assert again == plan
+        assert hash(again) == hash(plan)
+        assert again.policies == plan.policies
+        assert again.replay(costs) == plan.replay()
+    assert Plan.from_dict(plan.to_dict()) == plan
+    bare = replace(plan, policies={})
+    assert bare != plan
+    assert "policies" not in bare.to_dict()
+    assert "the plan's 'policies' are not what its costs say" in sentence(bare.replay, costs)
+
+
+def test_solved_plans_say_what_their_options_keep() -> None:
+    costs = with_policies()
+    plan = solve(costs, budget=2400)
+    kept = {costs.layers[i].name: option for i, option in options_of(plan.items).items()}
+    assert set(kept.values()) == {"lean", "unsaid"}
+    assert plan.policies == {name: CALLS for name, option in kept.items() if option == "lean"}
+    assert frontier(costs).plan(plan.peak_bytes).policies == plan.policies
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        (3, "'policies' must say for names of layers what to keep, got 3"),
+        ({"h.1": [["a", 0]]}, "policies['h.1']: the plan keeps no layer of that name under"),
+        ({"h.9": [["a", 0]]}, "policies['h.9']: the plan keeps no layer of that name under"),
+        ({"h.0": []}, "policies['h.0'] is empty; leave it out"),
+        ({"h.0": {}}, "policies['h.0'] must be a list of pairs, got {}"),
+        ({"h.0": [["a"]]}, "policies['h.0'][0] must be a pair, got ['a']"),
+    ],
+)
+def test_policies_that_cannot_be(policies: object, message: str) -> None:
+    record = {
+        **PLAN.to_dict(),
+        "layers": ["h.0", "h.1"],
+        "items": [{"keep": 0, "option": "lean"}, 1],
+        "policies": policies,
+    }
+    assert message in sentence(Plan.from_json, json.dumps(record), "plan.json")
 
 
 def test_timeline() -> None:

@@ -19,7 +19,9 @@ from solvers.schedule import (
     Item,
     Keep,
     actions,
+    forward_counts,
     keep_all,
+    options_of,
 )
 
 #          f  b   x    w  r  tf  td tb  o   g
@@ -145,6 +147,49 @@ def test_option_and_overlap() -> None:
     assert result.time == 3 + 9 + 6
     again = replay(chain, (Checkpoint(0, 0, (Keep(0, "half"),)),))
     assert again.time == 3 + 2 + 9 + 6  # r for the recomputed forward, and the option's own
+
+
+@pytest.mark.parametrize(
+    ("layer_saves", "option_saves", "before", "again"),
+    # Before its backward a holds a_0 10 where the option does; where only the whole saved set
+    # does, it holds one of its own again.
+    [(True, None, 92, 0), (True, False, 82, 10), (False, None, 82, 0), (False, True, 92, 0)],
+)
+def test_an_option_holds_and_needs_what_it_says(
+    layer_saves: bool, option_saves: bool | None, before: int, again: int
+) -> None:
+    option = Option("o", 60, 9, 50, 30, 8, output_saved=option_saves)
+    chain = Chain((replace(A, output_saved=layer_saves, options=(option,)), B), 1)
+    result = replay(chain, (Keep(0, "o"), Keep(1)), keep_steps=True)
+    assert during(result) == [
+        141,  # 21 live; x 10 + w_o 60 + tf_o 50
+        317,  # 91 live; 20 + 200 + 6
+        341,  # 311 live: b saves a_0; 10 + 11 + 9
+        # 311 + 10 + 11 - 200 - a_1 20 - d_1 20 = 92, or a_0 less; w 100 - w_o 60, 1 + 7 + 30 - 8
+        before + again + 40 + 30,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layer_saves", "option_saves", "before"),
+    # a_-1 1, d_1 20, w_a 100, w_o 150, a_1 20, and a_0 10 if the option holds it.
+    [(True, None, 301), (True, False, 291), (False, None, 291), (False, True, 301)],
+)
+def test_an_option_says_whether_it_holds_the_input(
+    layer_saves: bool, option_saves: bool | None, before: int
+) -> None:
+    option = Option("o", 150, 1, input_saved=option_saves)
+    b = replace(B, input_saved=layer_saves, options=(option,))
+    chain = Chain((replace(A, output_saved=False), b), 1)
+    result = replay(chain, (Keep(0), Keep(1, "o")), keep_steps=True)
+    assert during(result)[2] == before + 50 + 10 + 11 + 9
+
+
+def test_the_forward_under_an_option_is_entered_again() -> None:
+    inner = (Keep(0, "o"), Checkpoint(1, 1, (Keep(1, "o"),)), Keep(2))
+    assert forward_counts(inner, 3) == [2, 3, 1]
+    assert forward_counts((Checkpoint(0, 2, inner),), 3) == [3, 4, 2]
+    assert options_of((Checkpoint(0, 2, inner),)) == {0: "o", 1: "o"}
 
 
 def test_zero_sizes() -> None:

@@ -15,7 +15,7 @@ from scheduler.pytorch import Roofline, profile
 from scheduler.pytorch.describe import describe
 from tests import models
 from tests.models import bytes_of, mean_square, mlp, noise
-from tests.suite import SUITE, t5
+from tests.suite import t5
 
 X = noise(32, 16)
 
@@ -94,16 +94,6 @@ def test_arguments_beside_the_activation() -> None:
     assert "5 blocks, named by the pattern 'decoder.block.[1-9]'. 2 of them were run" in text
     assert "of them 108.0 KiB that the blocks are handed beside the activation" in text
     assert "Beside the activation the blocks pass a gradient to other arguments." in text
-
-
-def test_blocks_that_are_handed_different_arguments() -> None:
-    """Sliding and full attention alternate in Gemma: they have masks of their own."""
-    this = SUITE["gemma3"].make()
-    text = str(describe(this.model, this.inputs, fake=True)).replace("\n", " ")
-    assert (
-        "Handed other arguments than the block before: model.layers.2, model.layers.3, "
-        "model.layers.5. A checkpoint that contains both is refused"
-    ) in text
 
 
 def test_it_fits_on_a_screen() -> None:

@@ -29,7 +29,9 @@ CHECKS = [
     *(f"ddp {when}{how}" for when in ("before", "after") for how in ("", " static_graph")),
     *(f"ddp {when} find_unused_parameters" for when in ("before", "after")),
     *(f"fsdp {when}{how}" for when in ("before", "after") for how in ("", " mixed")),
-    *("fsdp kept", "fsdp nested after", "fsdp nested before"),
+    *(f"fsdp {when} {how}" for when in ("before", "after") for how in ("nested", "nested mixed")),
+    *("fsdp before deep", "fsdp after deep", "fsdp kept", "fsdp kept nested"),
+    *("fsdp grouped", "fsdp stages", "fsdp stages refused", "fsdp scattered"),
 ]
 
 
@@ -37,7 +39,7 @@ CHECKS = [
 
 
 def test_two_processes() -> None:
-    """Bitwise the gradients without a plan, and refusals where blocks are not gathered."""
+    """Bitwise the gradients without a plan, and a refusal where blocks would not be gathered."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

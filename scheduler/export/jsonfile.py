@@ -86,6 +86,18 @@ def plan_schema() -> dict[str, Any]:
             "pattern": "^[0-9a-fA-F]{64}$",
         },
         "measured_peak_bytes": {"description": "What a run of the plan measured.", **size},
+        "policies": {
+            "description": "What to keep inside layers that are kept under an option, by their "
+            "names; of a chain.",
+            "type": "object",
+            "additionalProperties": {
+                "type": "array",
+                "items": {"$ref": "#/$defs/call"},
+                "minItems": 1,
+                "uniqueItems": True,
+            },
+            "minProperties": 1,
+        },
         "class": {
             "description": "The plans among which none is faster; persistent: a stored value "
             "stays until its backward.",
@@ -104,18 +116,15 @@ def plan_schema() -> dict[str, Any]:
         "title": "A plan: which activations to keep and which to recompute",
         "type": "object",
         "properties": fields,
-        "required": [
-            name
-            for name in fields
-            if name not in (*_STEPS, "reserved_bytes", "measured_peak_bytes", "class", "gap")
-        ],
+        "required": [name for name in fields if name not in (*_STEPS, *_OPTIONAL)],
         "oneOf": [{"required": [name]} for name in _STEPS],
         "additionalProperties": False,
-        "$defs": {"item": _item(), "action": _action()},
+        "$defs": {"item": _item(), "action": _action(), "call": _call()},
     }
 
 
 _STEPS = ("items", "schedule", "actions")
+_OPTIONAL = ("reserved_bytes", "measured_peak_bytes", "policies", "class", "gap")
 
 
 def _item() -> dict[str, Any]:
@@ -147,6 +156,17 @@ def _item() -> dict[str, Any]:
                 "additionalProperties": False,
             },
         ]
+    }
+
+
+def _call() -> dict[str, Any]:
+    return {
+        "description": "The result of an operation, and which call of it in the layer's forward, "
+        "counted from 0.",
+        "type": "array",
+        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
+        "minItems": 2,
+        "maxItems": 2,
     }
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from scheduler.memory.attention import JOINED_BY_ROTARY, expands
-from scheduler.memory.kernels import cast, dropout, join, part, rms_norm, rotary, split, unary, view
+from scheduler.memory.kernels import (
+    cast,
+    dropout,
+    join,
+    part,
+    rms_norm,
+    rotary,
+    scale,
+    split,
+    unary,
+    view,
+)
 from scheduler.memory.modules import project
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting, linears
 
 __all__ = ["attend"]
+
+_FUSED = "aten._scaled_dot_product_flash_attention"
 
 
 def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
@@ -20,7 +33,8 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     q, k, v = _projected(paper, at, x)
     if not shape.positions:
         q, k = _turned(paper, at, q, k)
-    attended, probabilities = (_eager if at.eager else _fused)(paper, at, q, k, v)
+    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    attended, probabilities = run(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     return dropout(paper, at, attended, shape.dropout), probabilities
 
@@ -36,7 +50,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         # Queries are normed before keys are projected: so in reverse go their gradients.
         q, k = (_headed(paper, at, project(paper, at, x, name)) for name in ("q", "k"))
         v = project(paper, at, x, "v")
-        return q, k, view(paper, v, copied=at.eager and shape.kv_heads > 1)
+        return q, k, view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
     qkv = project(paper, at, x, "qkv")
     if shape.family == "gpt_neox":
         q, k, v = split(paper, view(paper, qkv, copied=ordered), 3)
@@ -44,7 +58,9 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         widths = (shape.query_width, shape.kv_width, shape.kv_width)
         q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
     else:
-        q, k, v = (view(paper, n, copied=at.eager and ordered) for n in split(paper, qkv, 3))
+        q, k, v = (
+            view(paper, n, copied=not _is_fused(at) and ordered) for n in split(paper, qkv, 3)
+        )
     return q, k, v
 
 
@@ -84,30 +100,99 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
-    masks = []
-    if at.masked:
-        masks.append(paper.compute((), at.batch * at.sequence**2, at.compute))
-    saved = paper.save(q, k, v, *masks)
-    made = paper.compute((q, k, v, *masks), q.elements, at.compute, flops)
-    sums = paper.compute((), at.tokens * shape.heads, 4)
-    saved = (*saved, *paper.save(made, sums))
+    masks = [_in_numbers(paper, at)] if at.masked else []
+    before = paper.save(q, k, v, *masks)
+    made, sums = paper.run(
+        f"{_FUSED}.default" if at.cuda else f"{_FUSED}_for_cpu.default",
+        (q, k, v, *masks),
+        [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
+        flops,
+    )
+    after = paper.save(made, sums)
     del sums, masks
     sizes = [part.elements for part in (q, k, v)]
 
-    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value]:
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
         paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
         return [paper.compute((), n, at.compute) for n in sizes]
 
-    paper.record(made, (q, k, v), back, saved)
+    paper.record(made, (q, k, v), back, before, after)
     if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
 
 
-def _expanded(paper: Paper, at: Setting, x: Value) -> Value:
+def _is_fused(at: Setting) -> bool:
+    """Whether one kernel runs the attention. The CPU has none with dropout."""
+    return not at.eager and (at.cuda or not at.shape.attention_dropout)
+
+
+def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+    """Run what scaled_dot_product_attention is without a kernel of its own."""
+    return view(paper, _in_fp32(paper, at, q, k, v), made=at.shape.heads > 1), None
+
+
+def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+    """Run it in fp32. torch's function holds all that it has given a name to its end."""
+    shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
+    q_copied = apart and shape.family not in JOINED_BY_ROTARY
+    k_copied, v_copied = q_copied, apart
+    if expands(at):
+        k, v = _expanded(paper, at, k), _expanded(paper, at, v)
+        k_copied, v_copied = False, apart and shape.kv_heads == 1
+    mask = _in_numbers(paper, at) if at.masked else None
+    in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
+    queries, keys, values = in_fp32
+    queries = unary(paper, queries, "aten.mul.Scalar")
+    if mask is None:
+        mask = _causal(paper, at)
+    if shape.kv_heads < shape.heads and not expands(at):
+        keys, values = (_expanded(paper, at, part, copied=True) for part in (keys, values))
+        k_copied = v_copied = False
+    scores = _scaled_scores(paper, at, queries, keys, (q_copied, k_copied))
+    scores = _added(paper, scores, mask)
+    scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
+    scores = dropout(paper, at, scores, shape.attention_dropout)
+    _returned = cast(paper, scores, at.compute)
+    heads = at.tokens * shape.query_width
+    made = _product(paper, at, scores, _factor(paper, values, v_copied), heads)
+    return cast(paper, view(paper, made, copied=apart), at.compute)
+
+
+def _scaled_scores(
+    paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]
+) -> Value:
+    factors = q, unary(paper, k, "aten.mul.Scalar")
+    q, k = (_factor(paper, x, new) for x, new in zip(factors, copied, strict=True))
+    return _product(paper, at, q, k, at.probabilities)
+
+
+def _causal(paper: Paper, at: Setting) -> Value:
+    n = at.sequence**2
+    every = paper.compute((), n, 1, op="aten.ones.default")
+    lower = paper.compute((every,), n, 1, op="aten.tril.default")
+    del every
+    return _numbers(paper, lower, 4)
+
+
+def _in_numbers(paper: Paper, at: Setting) -> Value:
+    """The mask that every block is handed, in numbers."""
+    mask = paper.leaf(at.batch * at.sequence**2, 1, trained=False)
+    return _numbers(paper, mask, at.compute)
+
+
+def _numbers(paper: Paper, mask: Value, size: int) -> Value:
+    """Turn a mask of booleans into one of zeros and minus infinities."""
+    numbers = [paper.compute((), 1, size, op="aten.scalar_tensor.default") for _ in range(2)]
+    return paper.compute((mask, *numbers), mask.elements, size, op="aten.where.self")
+
+
+def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> Value:
     """Keys or values for every head: a copy, unless one head is read as all of them."""
     many, n, size = at.tokens * at.shape.query_width, x.elements, x.size
-    made = x.view(many) if at.shape.kv_heads == 1 else paper.compute((x,), many, size)
+    made = x.view(many)
+    if copied or at.shape.kv_heads > 1:
+        made = paper.compute((made,), many, size, op="aten.clone.default")
     paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
     return made
 
@@ -127,7 +212,8 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
     size = at.compute if shape.family == "gpt2" else 4
-    scores = cast(paper, unary(paper, cast(paper, scores, size), saves="output"), at.compute)
+    scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
+    scores = cast(paper, scores, at.compute)
     scores = dropout(paper, at, scores, shape.attention_dropout)
     made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
     return view(paper, made, made=shape.heads > 1, copied=apart), scores
@@ -138,13 +224,17 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
     factors = _factor(paper, q, q_new), _factor(paper, k, k_new)
     scores = _product(paper, at, *factors, at.probabilities)
     del factors
-    scores = unary(paper, scores)
+    scores = scale(paper, scores)
     if at.shape.family == "gemma2":
-        scores = unary(paper, scores)
-        scores = unary(paper, scores, saves="output")
-        scores = unary(paper, scores)
-    mask = paper.leaf(at.sequence**2, at.compute, trained=False)
-    made = paper.compute((scores, mask), scores.elements, scores.size)
+        scores = unary(paper, scores, "aten.div.Tensor")
+        scores = unary(paper, scores, "aten.tanh.default", saves="output")
+        scores = scale(paper, scores)
+    mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
+    return _added(paper, scores, mask)
+
+
+def _added(paper: Paper, scores: Value, mask: Value) -> Value:
+    made = paper.compute((scores, mask), scores.elements, scores.size, op="aten.add.Tensor")
     paper.record(made, (scores,), lambda g, saved: g)
     return made
 
@@ -158,15 +248,15 @@ def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Va
     """Run a product of every head: 2·A·a FLOPs."""
     flops = 2 * at.probabilities * at.shape.head_width
     sizes = x.elements, y.elements
-    saved = paper.save(x, y)
-    made = paper.compute((x, y), elements, x.size, flops)
+    kept = paper.save(x, y)
+    made = paper.compute((x, y), elements, x.size, flops, op="aten.bmm.default")
 
-    def back(grads: list[Value], saved: tuple[Value, ...]) -> list[Value]:
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
         x, y = saved
         return [
             paper.compute((*grads, y), sizes[0], x.size, flops),
             paper.compute((*grads, x), sizes[1], y.size, flops),
         ]
 
-    paper.record(made, (x, y), back, saved)
+    paper.record(made, (x, y), back, kept)
     return made

@@ -14,6 +14,7 @@ from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.loss import LOSSES, head_activations
+from scheduler.memory.options import block_options
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.recipes import compute_precision
 from scheduler.memory.rehearse import Seen, block, head, rehearse
@@ -41,6 +42,7 @@ def costs_from_shape(
     padding_mask: bool = False,
     device: str = "cuda",
     experts: str = "grouped",
+    options: bool = False,
 ) -> CostGraph:
     """Layer costs of one training step, from a model's sizes alone.
 
@@ -60,13 +62,20 @@ def costs_from_shape(
     recomputation, at the last tensor it must save: before the down projection of a block without
     dropout, at the last mask of a block with it.
 
+    With `options` each block has its options: selective checkpoints that keep chosen results inside
+    it and make the rest again. They are those of `scheduler.pytorch.profile(..., options=True)`: at
+    most 10 of the block's Pareto set, and what people choose by hand (`scheduler.policies`). The
+    block is run on paper under each, so that bytes, peaks and times are the profile's too
+    (tests/test_memory_options.py). ``keeps`` is filled, and a plan can be applied as it is, for
+    device "cpu" without autocast. On CUDA kernels' names depend on more than the shape: profile the
+    model there for a plan to apply.
+
     Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
-    under autocast (when cached casts of weights go is not followed); attention on the CPU with
-    dropout (the fused kernel's working memory); the mask of a window, which kernels that know
-    windows do without (a sequence as long as the model's window has one here, as in SDPA); the
-    chunked loss (one chunk's working memory on top of what is kept; chunks are equal). Launch
-    times, communication, and scratch memory inside kernels are not counted. In a model on several
-    GPUs these are the costs of a whole copy of it: nothing is split.
+    under autocast (when cached casts of weights go is not followed); the mask of a window, which
+    kernels that know windows do without (a sequence as long as the model's window has one here, as
+    in SDPA); the chunked loss (one chunk's working memory on top of what is kept; chunks are
+    equal). Launch times, communication, and scratch memory inside kernels are not counted. In a
+    model on several GPUs these are the costs of a whole copy of it: nothing is split.
 
     Parameters
     ----------
@@ -85,6 +94,8 @@ def costs_from_shape(
         Default: the GPU's own, 0.5 and 0.8.
     loss
         See `loss_bytes`.
+    options
+        Give each block its options; experts must be "grouped".
 
     Returns
     -------
@@ -146,8 +157,11 @@ def costs_from_shape(
         # What the model's own code refers to while blocks run for the first time matters only where
         # a forward could set the peak: as in `scheduler.pytorch.profile`.
         local = 0
-    seen = replace(seen, forward_peak=seen.forward_peak + local, drop_peak=seen.drop_peak + local)
-    blocks = (_layer(f"block.{i}", kept, seen, _block_gradients(at)) for i in range(shape.layers))
+    beside = replace(seen, forward_peak=seen.forward_peak + local, drop_peak=seen.drop_peak + local)
+    one = _layer("block", kept, beside, _block_gradients(at))
+    if options:
+        one = replace(one, options=block_options(at, machine, kept, seen, local))
+    blocks = (replace(one, name=f"block.{i}") for i in range(shape.layers))
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
         (_embedding(at, machine, held), *blocks, end),

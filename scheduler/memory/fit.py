@@ -66,6 +66,7 @@ def fit(
     budget: object = None,
     efficiency: Efficiency = None,
     search: bool = True,
+    options: bool = False,
     **unknown: NoReturn,
 ) -> Fit:
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
@@ -108,6 +109,9 @@ def fit(
         Bytes, or text; default: all the memory that the GPU has for programs.
     search
         Also look for the largest batch and the longest sequence.
+    options
+        The plan may keep parts of blocks: see `costs_from_shape`. They save time, not room: the
+        search does without them.
 
     Returns
     -------
@@ -146,7 +150,7 @@ def fit(
         if margin is None
         else parse_bytes(margin, what="the margin", allow_zero=True)
     )
-    costs = training.costs(batch, sequence)
+    costs = training.costs(batch, sequence, options=check_flag("options", options, InvalidRecipe))
     gradients = counted_gradients(costs, training.state)
     reserved = training.state.total_bytes - gradients + aside
     found = moments(costs, training.temporaries_bytes())

@@ -10,6 +10,7 @@ from scheduler.memory.setting import Lora, linears, lora_targets
 from scheduler.memory.shapes import Shape
 from scheduler.report.table import aligned, format_percent
 from scheduler.text import format_both, format_bytes, format_time
+from solvers.schedule import options_of
 
 if TYPE_CHECKING:
     from scheduler.memory.verdict import Fit
@@ -138,10 +139,11 @@ def _plan(fit: Fit) -> str:
     if plan.overhead == 0:
         return f"nothing need be recomputed; {smallest}"
     again = sum(count > 1 for count in plan.forwards.values())
+    parts = ", whole or in part" if options_of(plan.items) else ""
     return (
         f"{plan.status}: {format_percent(plan.overhead)} slower "
         f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "
-        f"recomputed; the step needs {format_bytes(plan.peak_bytes)} of the "
+        f"recomputed{parts}; the step needs {format_bytes(plan.peak_bytes)} of the "
         f"{format_bytes(fit.available_bytes)} left; {smallest}"
     )
 

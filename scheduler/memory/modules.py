@@ -15,6 +15,7 @@ from scheduler.memory.kernels import (
     linear,
     multiply,
     rms_norm,
+    scale,
     split,
     unary,
 )
@@ -44,7 +45,7 @@ def _adapter(paper: Paper, at: Setting, x: Value, inputs: int, outputs: int) -> 
     """Run B A dropout(x) · scale, one expression as PEFT has it."""
     assert at.lora is not None
     rank = at.lora.rank
-    return unary(
+    return scale(
         paper,
         linear(
             paper,
@@ -78,7 +79,8 @@ def activate(paper: Paper, at: Setting, x: Value) -> Value:
     kind = at.shape.activation
     if kind == "gelu_new":
         return gelu_new(paper, x)
-    return unary(paper, x, saves="output" if kind == "relu" else "input")
+    op = f"aten.{kind.removesuffix('_pytorch_tanh')}.default"
+    return unary(paper, x, op, saves="output" if kind == "relu" else "input")
 
 
 def mlp(paper: Paper, at: Setting, x: Value) -> Value:

@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.memory.gpus import Gpu
 
-__all__ = ["Node", "Paper", "Value"]
+__all__ = ["Node", "Paper", "Saved", "Value"]
 
 Gradients = Sequence["Value | None"]
 _SOURCE = -1  # the order of a graph's input; a parameter's is 0
@@ -29,18 +29,18 @@ class _Ledger:
     peak: int = 0
 
 
-class _Storage:
+class Storage:
     """Bytes that are live as long as this object is."""
 
-    __slots__ = ("_bytes", "_ledger")
+    __slots__ = ("__weakref__", "_ledger", "bytes")
 
     def __init__(self, ledger: _Ledger, size: int) -> None:
-        self._ledger, self._bytes = ledger, size
+        self._ledger, self.bytes = ledger, size
         ledger.live += size
         ledger.peak = max(ledger.peak, ledger.live)
 
     def __del__(self) -> None:
-        self._ledger.live -= self._bytes
+        self._ledger.live -= self.bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -53,8 +53,8 @@ class Node:
 
     order: int
     parents: tuple[tuple[Node, int] | None, ...] = ()
-    saved: tuple[Value, ...] = ()
-    backward: Callable[[list[Any], tuple[Value, ...]], Gradients] | None = None
+    saved: tuple[Saved, ...] = ()
+    backward: Callable[[list[Any], list[Value]], Gradients] | None = None
     collected: list[Value] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ class Value:
 
     elements: int
     size: int
-    storage: _Storage | None = None
+    storage: Storage | None = None
     node: Node | None = None
     slot: int = 0
 
@@ -76,6 +76,19 @@ class Value:
     def view(self, elements: int | None = None) -> Value:
         """Some or all of the elements, in the same storage; no gradient flows through."""
         return Value(self.elements if elements is None else elements, self.size, self.storage)
+
+
+class Saved:
+    """Tensors that a node holds for its backward, which takes them once."""
+
+    __slots__ = ("__weakref__", "_values")
+
+    def __init__(self, values: tuple[Value, ...]) -> None:
+        self._values = values
+
+    def take(self) -> tuple[Value, ...]:
+        """Give the tensors."""
+        return self._values
 
 
 class Paper:
@@ -136,29 +149,47 @@ class Paper:
         self.leaves.append(Node(_SOURCE))
         return Value(elements, size, None, self.leaves[-1])
 
-    def compute(self, reads: Sequence[Value], elements: int, size: int, flops: float = 0) -> Value:
-        """Run a kernel that makes a tensor."""
-        made = Value(elements, size, _Storage(self._ledger, elements * size))
-        self.spend(sum(value.bytes for value in reads) + made.bytes, flops)
+    def compute(
+        self, reads: Sequence[Value], elements: int, size: int, flops: float = 0, *, op: str = ""
+    ) -> Value:
+        """Run a kernel that makes a tensor; `op` as in `run`."""
+        return self.run(op, reads, [(elements, size)], flops)[0]
+
+    def run(
+        self, op: str, reads: Sequence[Value], makes: Sequence[tuple[int, int]], flops: float = 0
+    ) -> list[Value]:
+        """Run a kernel that makes tensors, given as (elements, bytes of each).
+
+        `op` is torch's name of the operation, where a forward runs it.
+        """
+        made = [Value(n, size, Storage(self._ledger, n * size)) for n, size in makes]
+        self.spend(sum(value.bytes for value in (*reads, *made)), flops)
         return made
+
+    def change(self, op: str, value: Value, *reads: Value) -> None:
+        """Run a kernel that changes a tensor in place: it is read and written."""
+        self.spend(2 * value.bytes + sum(each.bytes for each in reads))
 
     def spend(self, moved: int, flops: float = 0) -> None:
         """Take the time of a kernel that makes nothing new."""
         self.seconds += max(flops / self._flops, moved / self._bandwidth)
 
-    def save(self, *values: Value) -> tuple[Value, ...]:
+    def save(self, *values: Value) -> Saved:
         """Save tensors for the backward, from now on."""
         self.saved_at = self.seconds
-        return tuple(Value(v.elements, v.size, v.storage) for v in values) if self._keep else ()
+        return Saved(tuple(v.view() for v in values) if self._keep else ())
 
     def record(
         self,
         made: Value | list[Value],
         parents: Sequence[Value],
-        backward: Callable[[list[Any], tuple[Value, ...]], Gradients],
-        saved: tuple[Value, ...] = (),
+        backward: Callable[[list[Any], list[Value]], Gradients],
+        *saved: Saved,
     ) -> None:
-        """Make the node of an operation, unless no parent needs a gradient."""
+        """Make the node of an operation, unless no parent needs a gradient.
+
+        `backward` is given what was saved as one list.
+        """
         if all(parent.node is None for parent in parents):
             return
         self._made += 1
@@ -178,9 +209,10 @@ class Paper:
             slots = buffers.pop(node.order)
             grads = [slots.pop(i, None) for i in range(max(slots) + 1)]
             assert node.backward is not None
-            given = list(node.backward(grads, node.saved))
+            values = [value for part in node.saved for value in part.take()]
+            given = list(node.backward(grads, values))
             node.saved, node.backward = (), None
-            del grads, slots
+            del grads, slots, values
             for link in node.parents:
                 parent = self._deliver(link, given.pop(0), buffers)
                 if parent is not None and parent.order not in waiting:

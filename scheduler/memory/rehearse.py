@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from scheduler.memory.attend import attend
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.kernels import add, cast, linear, unary
+from scheduler.memory.kernels import add, cast, linear, scale, unary
 from scheduler.memory.mixture import mixture
 from scheduler.memory.modules import mlp, norm
 from scheduler.memory.paper import Paper, Value
 from scheduler.memory.setting import Setting
 
-__all__ = ["Seen", "block", "head", "rehearse"]
+__all__ = ["Seen", "block", "flops_share", "head", "rehearse"]
 
 Forward = Callable[[Paper, Setting, Value], Value]
 
@@ -39,13 +39,17 @@ class Seen:
     backward_time: float
 
 
+def flops_share(at: Setting) -> float:
+    """Share of bf16's FLOP/s: fp32 products run as TF32, at half of it."""
+    return 0.5 if at.compute == 4 else 1.0
+
+
 def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -> Seen:
     """Run a layer on paper, forward and backward.
 
     `scalar`: its output is the loss, which is live during the backward like the saved set.
     """
-    # fp32 products run as TF32, at half of bf16's rate.
-    share = 0.5 if at.compute == 4 else 1.0
+    share = flops_share(at)
     elements = at.tokens * at.shape.width
     dropping = Paper(gpu, keep=False, flops_share=share)
     forward(dropping, at, dropping.source(elements, at.stream))
@@ -87,7 +91,9 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
     if at.shape.norms == 4:
         attended = norm(paper, at, attended)
     x = add(paper, x, attended)
-    if not holds:
+    if holds:
+        del normed
+    else:
         del attended
     normed = norm(paper, at, x)
     made = (mixture if at.shape.experts else mlp)(paper, at, normed)
@@ -119,7 +125,8 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
         paper, x, at.shape.width, at.shape.vocabulary, trained=at.trained, weight=weight
     )
     if at.shape.family == "gemma2":
-        logits = unary(paper, unary(paper, unary(paper, logits), saves="output"))
+        logits = unary(paper, logits, "aten.div.Tensor")
+        logits = scale(paper, unary(paper, logits, "aten.tanh.default", saves="output"))
     return _loss(paper, at, logits, size if loss == "bf16" else 4)
 
 
@@ -129,7 +136,7 @@ def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
     padded = paper.compute((), at.batch * (at.sequence + 1), 8)
     # One row is contiguous where it is: the shifted labels are then a view.
     labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
-    chances = unary(paper, upcast, saves="output")
+    chances = unary(paper, upcast, "aten._log_softmax.default", saves="output")
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
     n = chances.elements
     paper.record(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from scheduler.costs import CostGraph
-from scheduler.layers import LayerCost
+from scheduler.layers import LayerCost, OptionCost
 from scheduler.report.plantext import peak_text
 from solvers import registry
 from solvers.replay import Step, replay
@@ -108,19 +109,21 @@ def smallest_peak(costs: CostGraph) -> tuple[int, str]:
 
 def with_gradient(layer: LayerCost, stays: int, passes: int) -> LayerCost:
     """The layer whose backward leaves `stays` bytes of gradients, and meanwhile has `passes`."""
-    return replace(
-        layer,
-        gradient_bytes=stays,
-        backward_transient_bytes=layer.backward_transient_bytes + passes,
-    )
+    return _with_more(replace(layer, gradient_bytes=stays), backward_transient_bytes=passes)
 
 
 def with_working(layer: LayerCost, size: int) -> LayerCost:
     """The layer with `size` bytes more of working memory in all it does."""
-    drop = layer.drop_transient_bytes
-    return replace(
-        layer,
-        forward_transient_bytes=layer.forward_transient_bytes + size,
-        drop_transient_bytes=None if drop is None else drop + size,
-        backward_transient_bytes=layer.backward_transient_bytes + size,
-    )
+    fields = ("forward_transient_bytes", "drop_transient_bytes", "backward_transient_bytes")
+    return _with_more(layer, **dict.fromkeys(fields, size))
+
+
+def _with_more(layer: LayerCost, **more: int) -> LayerCost:
+    """The layer with more of each of these fields, and its options too, where they have them."""
+
+    def add(cost: LayerCost | OptionCost) -> dict[str, Any]:
+        have = {field: getattr(cost, field, None) for field in more}
+        return {field: size + more[field] for field, size in have.items() if size is not None}
+
+    options = tuple(replace(option, **add(option)) for option in layer.options)
+    return replace(layer, **add(layer), options=options)

@@ -130,7 +130,7 @@ class Training:
             return self.lora.dtype
         return "fp32" if self.precision == "autocast" else self.compute
 
-    def unsharded_costs(self, batch: int, sequence: int) -> CostGraph:
+    def unsharded_costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """`costs_from_shape`: every gradient and weight whole on the GPU."""
         return costs_from_shape(
             self.shape,
@@ -143,10 +143,13 @@ class Training:
             train=self.train,
             lora=self.lora,
             loss=self.loss,
+            options=options,
         )
 
-    def costs(self, batch: int, sequence: int) -> CostGraph:
+    def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
+
+        `options` is of `costs_from_shape`.
 
         A layer's gradients are made whole, in the dtype of its weights. What of them is kept is
         `gradient_bytes`, the rest working memory of its backward:
@@ -170,7 +173,7 @@ class Training:
             Also where sizes are so large that a step's bytes or times pass 2**62.
         """
         try:
-            costs = self._costs(batch, sequence)
+            costs = self._costs(batch, sequence, options)
             costs.to_chain()  # it adds up all times
         except InvalidCosts as error:
             share = "" if self.efficiency is None else ", or a larger efficiency"
@@ -180,8 +183,8 @@ class Training:
             ) from error
         return costs
 
-    def _costs(self, batch: int, sequence: int) -> CostGraph:
-        costs = self.unsharded_costs(batch, sequence)
+    def _costs(self, batch: int, sequence: int, options: bool) -> CostGraph:
+        costs = self.unsharded_costs(batch, sequence, options=options)
         layers = costs.layers
         n, stage = self.sharding.data, self.sharding.stage
         if self.gradients is not None:

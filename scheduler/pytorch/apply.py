@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
@@ -12,13 +12,16 @@ from typing import Any
 from torch import nn
 
 from scheduler.errors import InvalidPlan, UnsupportedModel
+from scheduler.keeps import Keeps
 from scheduler.plan import Plan
 from scheduler.pytorch.blocks import check_unwrapped, switch_off_cache
 from scheduler.pytorch.coverage import Coverage
 from scheduler.pytorch.recompute import Recomputation
 from scheduler.pytorch.segment import Block, Segment
+from scheduler.pytorch.sharded import check_units
+from scheduler.pytorch.stacks import find_blocks
 from scheduler.text import ordinal
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 __all__ = ["Handle", "Recomputation", "apply"]
 
@@ -32,10 +35,11 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     """Checkpoint a model's blocks as `plan` says.
 
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
-    nests), from the replaced forward of its first block; the segment's other blocks then pass on
-    what they are given. Parameter names, hooks and the state dict stay as they were. Without
-    gradients everything runs as before. A generation cache is switched off. The model can be
-    copied, pickled and saved whole with the plan on it.
+    nests), by the replaced forwards of its blocks: the model calls each in its place, with
+    arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
+    of a segment the model may do what it likes but change the activation. Parameter names, hooks
+    and the state dict stay as they were. Without gradients everything runs as before. A generation
+    cache is switched off. The model can be copied, pickled and saved whole with the plan on it.
 
     Parameters
     ----------
@@ -45,8 +49,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         The model that was profiled, or one with the same blocks; before or after `fully_shard`,
         also inside DistributedDataParallel. Compile its blocks before, by their forwards.
     blocks
-        What `profile` was given: "auto", where the plan must have every block of a stack, or
-        names, which must be those of the plan.
+        What `profile` was given: "auto", where the plan must have every block of a stack, or a
+        pattern or names, which must be those of the plan's blocks.
 
     Returns
     -------
@@ -56,23 +60,25 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     Raises
     ------
     InvalidPlan
-        The plan's layers are not the model's blocks, it uses options, nests deeper than Python
-        goes, or is one of a graph.
+        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
+        a graph, or does not say what its options keep.
     UnsupportedModel
-        The model checkpoints already, or is wrapped in something that the plan does not survive.
+        The model checkpoints already, or is wrapped in something that the plan does not survive;
+        or a pattern of blocks matches nothing.
     """
     _check_kind(plan)
     model = _inside(model)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     handle = Handle(plan, model)
-    segments = [item for item in plan.items if isinstance(item, Checkpoint)]
+    segments = [item for item in plan.items if item != Keep(first_of(item))]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
     for run in runs:
-        _check_run(run)
+        _check_run(run, plan.policies)
+        check_units(model, [name for name, _ in run])
     for item, run in zip(segments, runs, strict=True):
         members = [Block(module, name) for name, module in run]
-        segment = Segment(item, members)
+        segment = Segment(item, members, plan.policies)
         for block in members:
             block.segment = segment
             block.put()
@@ -131,10 +137,14 @@ def _check_kind(plan: Plan) -> None:
             "apply_graph(plan.steps, trace(model, inputs), model)"
         )
     for item in _all_items(plan.items):
-        if isinstance(item, Keep) and item.option is not None:
+        if not isinstance(item, Keep) or item.option is None:
+            continue
+        name = plan.layers[item.layer]
+        if not plan.policies.get(name):
             raise InvalidPlan(
-                f"the plan keeps {plan.layers[item.layer]!r} with option {item.option!r}; options "
-                "cannot be applied to a model yet: solve costs without them"
+                f"the plan keeps {name!r} with option {item.option!r}, and does not say which "
+                "results that keeps; solve costs from profile(..., options=True), or without "
+                "options"
             )
     deepest = (sys.getrecursionlimit() - _OTHER_FRAMES) // _FRAMES_A_LEVEL
     if plan.depth > deepest:
@@ -163,8 +173,8 @@ def _inside(model: nn.Module) -> nn.Module:
     return model
 
 
-def _check_run(run: Sequence[tuple[str, nn.Module]]) -> None:
-    """Raise `UnsupportedModel` where blocks cannot run through one checkpoint."""
+def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keeps]) -> None:
+    """Raise `UnsupportedModel` where blocks cannot be checkpointed."""
     for name, module in run:
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise UnsupportedModel(
@@ -172,16 +182,15 @@ def _check_run(run: Sequence[tuple[str, nn.Module]]) -> None:
                 "for a checkpoint around it; compile its forward instead, before the plan is "
                 "applied: block.forward = torch.compile(block.forward)"
             )
-        if len(run) > 1 and any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+        if name in policies and hasattr(module.forward, "_torchdynamo_orig_callable"):
             raise UnsupportedModel(
-                f"block {name!r} is a unit of fully_shard and shares a segment of the plan, from "
-                f"{run[0][0]!r} to {run[-1][0]!r}, with others: their parameters would not be "
-                "gathered; solve with method='every-layer'"
+                f"block {name!r} is compiled, and the plan keeps results from inside it, which "
+                "compiled code does not hand out one by one; solve costs without options for it"
             )
 
 
-def _members(item: Checkpoint) -> range:
-    return range(item.first, item.last + 1)
+def _members(item: Item) -> range:
+    return range(first_of(item), last_of(item) + 1)
 
 
 def _all_items(items: Sequence[Item]) -> Iterator[Item]:
@@ -219,7 +228,7 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
         )
     if isinstance(given, str):
-        given = _stack_of(blocks, modules)
+        given = _stack_of(blocks, modules) if given == "auto" else find_blocks(model, given)
     for mine, theirs in zip_longest(given, blocks):
         if mine != theirs:
             if mine is None:

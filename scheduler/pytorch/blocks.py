@@ -126,14 +126,6 @@ def _pack(kind: Any, values: list[Any]) -> Any:
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
-def same_leaves(mine: list[Any], theirs: list[Any]) -> bool:
-    """Are two lists of arguments the same? Tensors must be the same objects."""
-    return len(mine) == len(theirs) and all(
-        a is b or (not isinstance(a, torch.Tensor) and type(a) is type(b) and a == b)
-        for a, b in zip(mine, theirs, strict=True)
-    )
-
-
 def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
     """The activation in a block's output, and a function that puts another in its place.
 

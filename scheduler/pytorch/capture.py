@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.blocks import Call, call_model, same_leaves, split_output
+from scheduler.pytorch.blocks import Call, call_model, split_output
 
 
 @dataclass
@@ -30,9 +30,6 @@ class Block:
         For the last block: a copy of its activation.
     rebuild
         Makes the block's output from an activation and the other arguments of its call.
-    alike
-        Is it handed the same other arguments as the block before? If not, a checkpoint cannot
-        contain both.
     sides
         Arguments beside the activation to which the block passes a gradient: their places among
         the call's `others`, and which tensor of the model each is. Seen by `see_ends`.
@@ -44,7 +41,6 @@ class Block:
     call: Call | None
     output: torch.Tensor | None
     rebuild: Callable[..., Any]
-    alike: bool
     sides: dict[int, int] = field(default_factory=dict)
 
 
@@ -60,7 +56,6 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
     previous: list[torch.Tensor] = []
-    others: list[Any] = []  # of the call before
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _Trace()
 
@@ -88,8 +83,6 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call = calls.pop()
-        alike = not blocks or same_leaves(call.others, others)
-        others[:] = call.others
         activation, rebuild = split_output(name, call.mark(output))
         signature = _signature(module, call, activation, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
@@ -98,7 +91,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
             copy = call.activation.detach().clone()
             call = Call(*call.arguments(copy), call.place)
         last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
-        blocks.append(Block(name, module, kind, call if first else None, last, rebuild, alike))
+        blocks.append(Block(name, module, kind, call if first else None, last, rebuild))
         previous[:] = [activation]
         earlier.append(weakref.ref(activation.untyped_storage()))
 

@@ -20,7 +20,7 @@ class Coverage(Mapping[str, str]):
     Attributes
     ----------
     planned
-        ``keep``, ``checkpoint``, or ``checkpoint A to B``.
+        ``keep``, ``keep OPTION``, ``checkpoint``, or ``checkpoint A to B``.
     found
         What the model does with it: the same words where it does what is planned, else what is
         in the way.
@@ -73,7 +73,7 @@ class Coverage(Mapping[str, str]):
 
 def _describe(item: Item, layers: Sequence[str]) -> str:
     if isinstance(item, Keep):
-        return "keep"
+        return "keep" if item.option is None else f"keep {item.option}"
     if item.first == item.last:
         return "checkpoint"
     return f"checkpoint {layers[item.first]} to {layers[item.last]}"

@@ -171,11 +171,6 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
     yield "; ".join(held) + "."
     if any(block.sides for block in seen.blocks):
         yield "Beside the activation the blocks pass a gradient to other arguments."
-    if unlike := [block.name for block in seen.blocks if not block.alike]:
-        yield (
-            f"Handed other arguments than the block before: {_some(unlike)}. A checkpoint that "
-            "contains both is refused when it runs; method='every-layer' has none."
-        )
     kept = [layer.name for layer in layers if not layer.recomputable and layer.name in found.names]
     if kept:
         yield f"Always kept, because they change buffers of their own: {_some(kept)}."

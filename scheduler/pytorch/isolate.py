@@ -42,9 +42,9 @@ class Peaks:
     drop_peak: int | None
     backward_peak: int
     gradient_bytes: int
-    forward_time: float
-    recompute_time: float
-    backward_time: float
+    forward_time: float = 0.0
+    recompute_time: float = 0.0
+    backward_time: float = 0.0
     repeatable: bool = True
 
     @property
@@ -170,12 +170,28 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
     template, module = task.template, task.module
-    door = gate(template.device)
     version, buffers = template._version, buffer_versions(module)
-    times = _times(task, door, clock)
+    times = _times(task, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = buffers == buffer_versions(module)
+    peaks, layout = see_bytes(task)
+    forward, again, backward = times
+    peaks = replace(
+        peaks,
+        forward_time=forward,
+        recompute_time=again,
+        backward_time=backward,
+        repeatable=repeatable,
+    )
+    return peaks, layout
+
+
+def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
+    """As `see_layer`, without the clock: every time is 0."""
+    template = task.template
+    door = gate(template.device)
+    door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
     task.clear()
     tracker = MemoryTracker()
     with tracker:
@@ -228,10 +244,6 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
         drop_peak=drop_peak,
         backward_peak=backward_peak,
         gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
-        forward_time=times[0],
-        recompute_time=times[1],
-        backward_time=times[2],
-        repeatable=repeatable,
     )
     return peaks, layout
 

@@ -28,6 +28,7 @@ from scheduler.pytorch.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.ends import Ends, see_ends
 from scheduler.pytorch.fake import faked, is_fake
 from scheduler.pytorch.isolate import Layout, Peaks, Task, see_layer
+from scheduler.pytorch.options import Options, see_options
 from scheduler.pytorch.sharing import own_parameters
 from scheduler.text import shown
 
@@ -38,6 +39,7 @@ def profile(
     loss_fn: Callable[[Any], Any] | None = None,
     blocks: str | Iterable[str] = "auto",
     *,
+    options: bool = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -62,6 +64,10 @@ def profile(
     blocks
         "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), a
         pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
+    options
+        True: look inside the blocks, and give each its options: which of its results to keep while
+        the rest is dropped and made again. At most 10 of the Pareto set of a block, and what
+        people choose by hand ("save-matmuls", …; see `scheduler.policies`).
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -84,7 +90,9 @@ def profile(
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
-    return see(model, inputs, loss_fn, blocks, fake=fake, gpu=gpu, roofline=roofline).costs
+    return see(
+        model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=gpu, roofline=roofline
+    ).costs
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,8 @@ class Seen:
     ----------
     runs
         Of a block by itself: the distinct ones.
+    options
+        Of each block, where they were asked for.
     """
 
     costs: CostGraph
@@ -102,6 +112,7 @@ class Seen:
     ends: Ends
     runs: int
     fake: bool
+    options: list[Options | None]
 
 
 def see(
@@ -110,6 +121,7 @@ def see(
     loss_fn: Callable[[Any], Any] | None = None,
     blocks: str | Iterable[str] = "auto",
     *,
+    options: bool = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -130,7 +142,7 @@ def see(
         stack.enter_context(without_cache(model))
         ambient = stack.enter_context(lifted(device_of(model, inputs)))
         loss_fn = None if loss_fn is None else ambient.around(loss_fn)
-        return _profile(model, inputs, loss_fn, names, clock, ambient)
+        return _profile(model, inputs, loss_fn, names, clock, ambient, options)
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -153,16 +165,17 @@ def _profile(
     names: list[str],
     clock: Clock,
     ambient: Ambient,
+    options: bool,
 ) -> Seen:
     with ambient.inside(model, cache=False):
         found = find_calls(model, inputs, names)
     with ambient.inside(model, cache=True):
         ends = see_ends(model, inputs, loss_fn, found, clock)
-    seen, runs = _see_blocks(found, ends, clock, ambient)
+    seen, runs = _see_blocks(found, ends, clock, ambient, options)
     # What the model's code refers to while its blocks run forward for the first time matters only
     # where a forward could set the peak. There it is on top of every forward: the safe side.
     local = ends.local_bytes
-    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks in seen):
+    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks, _ in seen):
         local = 0
     casts = ambient.cached_bytes(
         [block.module for block in found], all_of_first=not ends.needs_grad
@@ -170,20 +183,25 @@ def _profile(
     layers = []
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
-    for peaks, block in zip(seen, found, strict=True):
-        layers.append(peaks.with_more_in_forward(local + casts).cost(block.name))
+    for (peaks, ways), block in zip(seen, found, strict=True):
+        layer = peaks.with_more_in_forward(local + casts).cost(block.name)
+        if ways is not None:
+            costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
+            layer = replace(layer, options=costs_of)
+        layers.append(layer)
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
     costs = CostGraph(
         tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
     )
-    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock))
+    all_ways = [ways for _, ways in seen]
+    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
 
 
 def _see_blocks(
-    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient
-) -> tuple[list[Peaks], int]:
+    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+) -> tuple[list[tuple[Peaks, Options | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
     own = [own_parameters(block.module, calls[block.kind].others) for block in found]
@@ -193,7 +211,7 @@ def _see_blocks(
     made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
     made_sides: set[int] = set()
     layout = ends.layout
-    seen: dict[Any, tuple[Peaks, Layout | None]] = {}
+    seen: dict[Any, tuple[Peaks, Layout | None, Options | None]] = {}
     result = []
     for i, block in reversed(list(enumerate(found))):
         needs_grad = ends.needs_grad or any(trained[:i])
@@ -206,13 +224,15 @@ def _see_blocks(
             there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
             task = replace(task, needs_grad=needs_grad, earlier=there, layout=layout)
             try:
-                seen[key] = see_layer(task, clock)
+                peaks, passed = see_layer(task, clock)
+                ways = see_options(block.name, task, peaks, clock) if options else None
+                seen[key] = peaks, passed, ways
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
                 kind = type(first.module).__name__
                 raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
-        peaks, layout = seen[key]
-        result.append(peaks)
+        peaks, layout, ways = seen[key]
+        result.append((peaks, ways))
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from scheduler.errors import UnsupportedModel
+from scheduler.keeps import Keeps
 from scheduler.pytorch.autocast import without_cast_cache
-from scheduler.pytorch.blocks import Call, Replaced, same_leaves, split_output
+from scheduler.pytorch.blocks import Call, Replaced, split_output
+from scheduler.pytorch.inplace import Calls, Passage, steps_of
 from scheduler.pytorch.recompute import Recomputation
-from solvers.schedule import Checkpoint, Item
+from scheduler.pytorch.selective import HandedBack, Selection, Together
+from scheduler.pytorch.sharded import gather, is_unit, scatter
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
 class Block(Replaced):
@@ -83,7 +88,7 @@ class Block(Replaced):
         ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the whole segment from its first block; pass on at the others."""
+        """Run as a part of the segment; without gradients, as before."""
         if not torch.is_grad_enabled():
             return self.original(*args, **kwargs)
         return _outside_graphs()(self, args, kwargs)
@@ -116,41 +121,30 @@ def _run(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     block.calls += 1
     call = Call.of(block.name, args, kwargs)
     with without_cast_cache(call.activation.device.type):
-        if block is block.segment.blocks[0]:
-            return block.segment.run(call)
-        return block.segment.pass_on(block, call)
-
-
-class _Passing:
-    """How one forward of a segment goes on: its result is passed through the other blocks.
-
-    Attributes
-    ----------
-    reached
-        How many of the blocks have been called; 0 while the first of them runs them all.
-    result, others
-        What the others must be given.
-    """
-
-    def __init__(self) -> None:
-        self.reached = 0
-        self.result: torch.Tensor | None = None
-        self.others: list[Any] = []
-
-    def let_go(self) -> None:
-        """Forget the tensors: each recomputation knows of this object."""
-        self.result, self.others = None, []
+        return block.segment.run(block, call)
 
 
 class Segment:
-    """A checkpointed run of blocks."""
+    """A checkpointed run of blocks.
 
-    def __init__(self, item: Checkpoint, blocks: list[Block]) -> None:
+    The model calls the blocks one by one, and each runs in its place, under the checkpoints that
+    are open there. A recomputation runs them in a row, as the plan nests them, by their own
+    forwards: hooks on a block have run once.
+
+    A block kept under an option is a checkpoint too, which is handed some results back. They are
+    stored when the block runs to be kept: at once, or in the recomputation of the checkpoint that
+    it is in. Its first forward in there is one that keeps nothing.
+
+    `keeps` has the results that stay, by the name of the block.
+    """
+
+    def __init__(self, item: Item, blocks: list[Block], keeps: Mapping[str, Keeps]) -> None:
         self.item = item
         self.blocks = blocks
-        self._passing = _Passing()
-        # How each block packs the result into its own output.
-        self._rebuild: dict[int, Callable[[torch.Tensor], Any]] = {}
+        self._keeps = {block.name: keeps[block.name] for block in blocks if block.name in keeps}
+        self._names = [block.name for block in blocks]
+        self._steps = steps_of(item)
+        self._passage = Passage(self._names)
         self._norms = [
             module
             for block in blocks
@@ -159,103 +153,153 @@ class Segment:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_passing": _Passing(), "_rebuild": {}}
+        return {**self.__dict__, "_passage": Passage(self._names)}
 
-    def run(self, call: Call) -> Any:
-        """Run all blocks as the plan nests them; the others then pass the result on."""
-        self._passing.let_go()  # a step that failed half way may have left something
-        if len(self.blocks) > 1:
-            self._check_hooks()
-        self._passing = passing = _Passing()
-        result = self._checkpoint(self.item, call.activation, call.without_activation(), passing)
-        passing.reached = 1
-        if len(self.blocks) > 1:
-            passing.result, passing.others = result, call.others
-        return self._rebuild[self.item.first](result)
-
-    def pass_on(self, block: Block, call: Call) -> Any:
-        """Return what the block was given, which is the segment's result already."""
-        first, passing = self.blocks[0].name, self._passing
-        expected = self.blocks[passing.reached if passing.result is not None else 0]
+    def run(self, block: Block, call: Call) -> Any:
+        """Run one block that the model calls; return its output."""
+        if len(self.blocks) == 1:
+            calls = Calls(self._names, [call.without_activation()])
+            return self._checkpoint(self.item, call.activation, calls, keeping=True)[1]
+        if block is self.blocks[0]:
+            self._passage = Passage(self._names)
+        expected = self.blocks[self._passage.reached]
         if block is not expected:
             raise UnsupportedModel(
                 f"block {block.name!r} runs where {expected.name!r} should, of one segment of the "
                 "plan; blocks that are skipped or reordered cannot share a segment"
             )
-        if call.activation is not passing.result:
-            raise UnsupportedModel(
-                f"block {block.name!r} does not receive what block {first!r} returned, though both "
-                "are in one segment of the plan: the model runs code of its own between them, or a "
-                "backward hook is on one of them"
-            )
-        if not same_leaves(call.others, passing.others):
-            raise UnsupportedModel(
-                f"block {block.name!r} is called with other arguments than block {first!r}, with "
-                "which it shares a segment of the plan; solve with method='every-layer', or "
-                "profile only blocks that are called alike"
-            )
-        result = passing.result
-        passing.reached += 1
-        if passing.reached == len(self.blocks):
-            passing.let_go()
-        return self._rebuild[self.item.first + self.blocks.index(block)](result)
+        try:
+            return self._run_in_place(block, call, self._passage)
+        except BaseException:
+            self._passage.let_go()
+            raise
 
-    def _check_hooks(self) -> None:
-        for block in self.blocks:
-            if block.module._forward_hooks or block.module._forward_pre_hooks:
-                raise UnsupportedModel(
-                    f"block {block.name!r} has a forward hook and shares a segment of the plan "
-                    "with others, where a hook sees what the segment is given and gives; remove it "
-                    "(it may come from output_hidden_states=True or from fully_shard), or solve "
-                    "with method='every-layer'"
-                )
+    def _run_in_place(self, block: Block, call: Call, passage: Passage) -> Any:
+        step = self._steps[passage.reached]
+        passage.begin(call)
+        activation, version = call.activation, call.activation._version
+        for item in step.opens:
+            body = self._body(item, passage.calls, ran=True)
+            recomputation = self._recomputation()
+            again = self._again(item, passage.calls, recomputation)
+            with _stopping(item):
+                passage.open(body, activation, recomputation, again)
+        with passage.hooks:
+            result, output = self._run_block(step.keep, activation, passage.calls)
+        if step.opens:
+            self._check_unchanged(block, activation, version)
+        passage.end(result, step.closes)
+        return output
 
-    def _checkpoint(
-        self, item: Checkpoint, activation: torch.Tensor, call: Call, passing: _Passing
-    ) -> torch.Tensor:
-        def body(activation: torch.Tensor) -> torch.Tensor:
-            if 0 < passing.reached < len(self.blocks):  # a recomputation
-                raise UnsupportedModel(
-                    f"block {self.blocks[passing.reached].name!r} was not called, though the plan "
-                    "runs it in one segment with others; blocks that may be skipped, or that run "
-                    "twice in a row, cannot share it"
-                )
+    def _body(
+        self, item: Item, calls: Calls, *, ran: bool
+    ) -> Callable[[torch.Tensor], tuple[torch.Tensor, Any]]:
+        """What a checkpoint runs; `ran`: only again, its first forward is that of the model."""
+
+        def body(activation: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            nonlocal ran
+            keeping, ran = ran, True
+            calls.check_complete()
+            if isinstance(item, Keep):
+                return self._run_block(item, activation, calls)
+            output: Any = None
             for inner in item.body:
-                activation = self._run_item(inner, activation, call, passing)
-            return activation
+                if inner is not item.body[0]:  # torch, and Recomputation, see to the first
+                    calls.draw_from(self._number(inner))
+                activation, output = self._run_item(inner, activation, calls, keeping=keeping)
+            return activation, output
 
-        version = activation._version
-        result: torch.Tensor = checkpoint(
-            body,
-            activation,
-            use_reentrant=False,
-            preserve_rng_state=True,
-            context_fn=self._contexts,
-        )
-        if activation._version != version:
-            raise UnsupportedModel(
-                f"block {self.blocks[item.first - self.item.first].name!r} changes its input in "
-                "place, which a recomputation would start from; use the version that does not, or "
-                "keep it"
-            )
-        return result
-
-    def _contexts(self) -> tuple[Any, Any]:
-        recomputation = Recomputation(self._norms)
-        return recomputation.forward(), recomputation
+        return body
 
     def _run_item(
-        self, item: Item, activation: torch.Tensor, call: Call, passing: _Passing
-    ) -> torch.Tensor:
-        if isinstance(item, Checkpoint):
-            return self._checkpoint(item, activation, call, passing)
-        block = self.blocks[item.layer - self.item.first]
+        self, item: Item, activation: torch.Tensor, calls: Calls, *, keeping: bool
+    ) -> tuple[torch.Tensor, Any]:
+        """Run an item inside another; `keeping`: what it keeps is to be kept from this run."""
+        if isinstance(item, Keep) and item.option is None:
+            return self._run_block(item, activation, calls)
+        done = self._checkpoint(item, activation, calls, keeping=keeping)
+        for block in self._blocks_of(item):
+            scatter(block.module)
+        return done
+
+    def _blocks_of(self, item: Item) -> list[Block]:
+        return self.blocks[self._number(item) : last_of(item) + 1 - first_of(self.item)]
+
+    def _number(self, item: Item) -> int:
+        """Of an item's first block, in the segment."""
+        return first_of(item) - first_of(self.item)
+
+    def _checkpoint(
+        self, item: Item, activation: torch.Tensor, calls: Calls, *, keeping: bool
+    ) -> tuple[torch.Tensor, Any]:
+        version = activation._version
+        with _stopping(item):
+            result: tuple[torch.Tensor, Any] = checkpoint(
+                self._body(item, calls, ran=False),
+                activation,
+                use_reentrant=False,
+                preserve_rng_state=True,
+                context_fn=lambda: self._contexts(item, calls, keeping),
+            )
+        self._check_unchanged(self._blocks_of(item)[0], activation, version)
+        return result
+
+    def _contexts(self, item: Item, calls: Calls, keeping: bool) -> tuple[Any, Any]:
+        recomputation = self._recomputation()
+        forward, again = recomputation.forward(), self._again(item, calls, recomputation)
+        if isinstance(item, Keep) and keeping:
+            number = self._number(item)
+            name = self._names[number]
+            if is_unit(self.blocks[number].module):
+                raise UnsupportedModel(
+                    f"block {name!r} is a unit of fully_shard, which gathers its parameters by "
+                    "operations of its own among those that the plan's option counts; solve costs "
+                    "without options"
+                )
+            calls.selections[number] = selection = Selection(name, self._keeps[name])
+            return Together(forward, selection.forward), again
+        return forward, again
+
+    def _recomputation(self) -> Recomputation:
+        return Recomputation(self._norms, counting=bool(self._keeps))
+
+    def _again(self, item: Item, calls: Calls, recomputation: Recomputation) -> Any:
+        """A context for the recomputation of an item."""
+        if not isinstance(item, Keep):
+            return recomputation
+        return Together(recomputation, HandedBack(calls.selections, self._number(item)))
+
+    def _run_block(
+        self, item: Keep, activation: torch.Tensor, calls: Calls
+    ) -> tuple[torch.Tensor, Any]:
+        """Run one block with its own arguments; the activation in its output, and the output."""
+        number = self._number(item)
+        block, call = self.blocks[number], calls.calls[number]
         buffers = block.buffers()
-        result, rebuild = split_output(block.name, call.run(block.original, activation))
+        args, kwargs = call.arguments(activation)
+        gather(block.module)
+        output = block.original(*args, **kwargs)
         if buffers != block.buffers():
             raise UnsupportedModel(
                 f"block {block.name!r} changes a buffer of its own in its forward, which a "
                 "recomputation would do again; a plan must keep it (profile says so in its costs)"
             )
-        self._rebuild[item.layer] = rebuild
-        return result
+        return split_output(block.name, call.mark(output))[0], output
+
+    def _check_unchanged(self, block: Block, activation: torch.Tensor, version: int) -> None:
+        if activation._version != version:
+            raise UnsupportedModel(
+                f"block {block.name!r} changes its input in place, which a recomputation would "
+                "start from; use the version that does not, or keep it"
+            )
+
+
+def _stopping(item: Item) -> AbstractContextManager[Any]:
+    """Let a recomputation end where torch ends it, at the last tensor that is saved of its own.
+
+    A block kept under an option saves its own: where it ends a body it must still run to the end.
+    """
+    ending = item.body[-1] if isinstance(item, Checkpoint) else None
+    if isinstance(ending, Keep) and ending.option is not None:
+        return set_checkpoint_early_stop(False)
+    return nullcontext()
