@@ -16,12 +16,19 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 def test_the_torch_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (example,) = [block for block in blocks if "import apply, measure" in block]
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(compile(example, "README.md", "exec"), scope)
     printed = capsys.readouterr().out
     assert "status  optimal" in printed
     assert "Measurement(peak_bytes=" in printed
-    assert scope["plan"].peak_bytes <= scope["keep_all"] // 2  # type: ignore[attr-defined,operator]
+    plan = scope["plan"]
+    assert plan.peak_bytes <= scope["keep_all"] // 2
+    with_options = blocks[blocks.index(example) + 1]
+    exec(compile(with_options, "README.md", "exec"), scope)
+    assert scope["plan"].overhead < plan.overhead
+    printed = capsys.readouterr().out
+    assert "keep save-" in printed
+    assert "aten.addmm.default#0" in printed
 
 
 def test_the_graph_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
