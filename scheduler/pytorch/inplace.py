@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,19 +31,34 @@ from solvers.schedule import Item, Keep
 
 _GENERATOR = getattr(of_torch, "_checkpoint_without_reentrant_generator", None)
 _HOOKS = getattr(of_torch, "_checkpoint_hook", None)
-# Before torch 2.9 it did not take early_stop, which comes before the arguments to be saved.
-_EARLY_STOP = (True,) if "early_stop" in inspect.signature(_GENERATOR or dict).parameters else ()
+# Before torch 2.9 they did not take early_stop, which comes before the arguments to be saved.
+_TAKE_EARLY_STOP = "early_stop" in inspect.signature(of_torch.checkpoint).parameters
+
+
+@contextmanager
+def stopping(early: bool) -> Iterator[dict[str, Any]]:
+    """Make a checkpoint inside it, with the keywords it gives.
+
+    `early`: its recomputation ends with the last tensor that is saved, else where the body ends.
+    """
+    if early or _TAKE_EARLY_STOP:
+        yield {"early_stop": early} if _TAKE_EARLY_STOP else {}
+        return
+    with of_torch.set_checkpoint_early_stop(False):  # also of the checkpoints inside
+        yield {}
 
 
 def frame(
     body: Callable[[torch.Tensor], Any],
     activation: torch.Tensor,
     again: AbstractContextManager[Any],
+    *,
+    early: bool,
 ) -> saved_tensors_hooks:
     """Make a checkpoint that starts at `activation`; return its hooks, to be put around blocks.
 
     What is saved under the hooks is dropped, and comes back by running `body` on the activation,
-    in the context `again`.
+    in the context `again`; see `stopping` for `early`.
 
     Raises
     ------
@@ -51,9 +66,10 @@ def frame(
         torch makes its checkpoints in another way.
     """
     if _GENERATOR is not None and _HOOKS is not None:
-        settings = (True, lambda: (nullcontext(), again), "default", False, *_EARLY_STOP)
-        steps = _GENERATOR(body, *settings, activation)
-        next(steps)
+        with stopping(early) as keywords:
+            settings = (True, lambda: (nullcontext(), again), "default", False, *keywords.values())
+            steps = _GENERATOR(body, *settings, activation)
+            next(steps)
         made = steps.gi_frame.f_locals.get("new_frame")
         next(steps, None)
         if made is not None:
@@ -189,10 +205,12 @@ class Passage:
         activation: torch.Tensor,
         recomputation: Recomputation,
         again: AbstractContextManager[Any],
+        *,
+        early: bool,
     ) -> None:
         """Open a checkpoint, inside those that are open, to be run again in the context `again`."""
         with self.hooks:
-            hooks = frame(body, activation, again)
+            hooks = frame(body, activation, again, early=early)
         self._open.append((hooks, recomputation))
 
     def end(self, result: torch.Tensor, closes: int) -> None:

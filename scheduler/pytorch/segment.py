@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 from scheduler.errors import UnsupportedModel
 from scheduler.keeps import Keeps
 from scheduler.pytorch.autocast import without_cast_cache
 from scheduler.pytorch.blocks import Call, Replaced, split_output
-from scheduler.pytorch.inplace import Calls, Passage, steps_of
+from scheduler.pytorch.inplace import Calls, Passage, steps_of, stopping
 from scheduler.pytorch.recompute import Recomputation
 from scheduler.pytorch.selective import HandedBack, Selection, Together
 from scheduler.pytorch.sharded import gather, is_unit, scatter
@@ -182,8 +181,7 @@ class Segment:
             body = self._body(item, passage.calls, ran=True)
             recomputation = self._recomputation()
             again = self._again(item, passage.calls, recomputation)
-            with _stopping(item):
-                passage.open(body, activation, recomputation, again)
+            passage.open(body, activation, recomputation, again, early=_stops_early(item))
         with passage.hooks:
             result, output = self._run_block(step.keep, activation, passage.calls)
         if step.opens:
@@ -233,13 +231,14 @@ class Segment:
         self, item: Item, activation: torch.Tensor, calls: Calls, *, keeping: bool
     ) -> tuple[torch.Tensor, Any]:
         version = activation._version
-        with _stopping(item):
+        with stopping(_stops_early(item)) as keywords:
             result: tuple[torch.Tensor, Any] = checkpoint(
                 self._body(item, calls, ran=False),
                 activation,
                 use_reentrant=False,
                 preserve_rng_state=True,
                 context_fn=lambda: self._contexts(item, calls, keeping),
+                **keywords,
             )
         self._check_unchanged(self._blocks_of(item)[0], activation, version)
         return result
@@ -294,12 +293,10 @@ class Segment:
             )
 
 
-def _stopping(item: Item) -> AbstractContextManager[Any]:
-    """Let a recomputation end where torch ends it, at the last tensor that is saved of its own.
+def _stops_early(item: Item) -> bool:
+    """Say whether a recomputation may end where torch ends it: at the last tensor saved of its own.
 
     A block kept under an option saves its own: where it ends a body it must still run to the end.
     """
     ending = item.body[-1] if isinstance(item, Checkpoint) else None
-    if isinstance(ending, Keep) and ending.option is not None:
-        return set_checkpoint_early_stop(False)
-    return nullcontext()
+    return not isinstance(ending, Keep) or ending.option is None
