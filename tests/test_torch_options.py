@@ -15,11 +15,12 @@ from torch import nn
 
 from scheduler import CostGraph, Plan, solve
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch import apply, block_graph, measure, profile, verify
+from scheduler.pytorch import apply, block_graph, describe, measure, profile, verify
 from scheduler.pytorch.blocks import loss_of
 from scheduler.pytorch.profile import see
 from scheduler.pytorch.stacks import find_blocks
 from scheduler.pytorch.tracker import MemoryTracker, unique_bytes
+from scheduler.text import format_time
 from solvers.replay import replay
 from solvers.schedule import Backward, Checkpoint, Item, Keep
 from tests.models import (
@@ -208,6 +209,10 @@ def test_options_thin_the_pareto_set_by_a_gap_that_is_told() -> None:
     assert ways is not None
     assert 0 < ways.gap < seen.costs.layers[1].forward_time / 5
     assert len(ways.ways) <= 14
+    told = str(describe(this.model, this.inputs, options=True, fake=True)).replace("\n", " ")
+    assert "Options of transformer.h.0, transformer.h.1, " in told
+    assert "save-attention, save-" in told
+    assert f"takes at most {format_time(ways.gap, 'ms')} longer" in told
 
 
 def test_autocast() -> None:

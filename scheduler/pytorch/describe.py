@@ -71,6 +71,7 @@ def describe(
     loss_fn: Callable[[Any], Any] | None = None,
     blocks: str | Iterable[str] = "auto",
     *,
+    options: bool = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -79,7 +80,7 @@ def describe(
 
     Parameters
     ----------
-    model, inputs, loss_fn, blocks, fake, gpu, roofline
+    model, inputs, loss_fn, blocks, options, fake, gpu, roofline
         As for `profile`.
 
     Raises
@@ -91,7 +92,9 @@ def describe(
     found = look_for(model, names)
     outside = _Outside(model, found.names)
     with outside.watched():
-        seen = see(model, inputs, loss_fn, names, fake=fake, gpu=gpu, roofline=roofline)
+        seen = see(
+            model, inputs, loss_fn, names, options=options, fake=fake, gpu=gpu, roofline=roofline
+        )
     return Description(
         seen.costs,
         found.names,
@@ -174,6 +177,7 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
     kept = [layer.name for layer in layers if not layer.recomputable and layer.name in found.names]
     if kept:
         yield f"Always kept, because they change buffers of their own: {_some(kept)}."
+    yield from _options(seen)
     for name, count in found.others.items():
         yield f"Not taken: the stack {name!r} of {count} modules, smaller than that of the blocks."
     if unused := outside.at(None):
@@ -188,6 +192,27 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
         yield f"In evaluation mode: {_some(still)}."
     elif not model.training:
         yield "The model is in evaluation mode; in training mode it may save more (dropout)."
+
+
+def _options(seen: Seen) -> Iterator[str]:
+    """What was found inside the blocks, once for all that share it."""
+    alike: dict[int, list[str]] = {}
+    ways = {id(each): each for each in seen.options if each is not None}
+    for block, each in zip(seen.blocks, seen.options, strict=True):
+        if each is not None:
+            alike.setdefault(id(each), []).append(block.name)
+    for key, names in alike.items():
+        this = ways[key]
+        if not this.ways:
+            yield f"No options: {_some(names)}."
+            continue
+        yield (
+            f"Options of {_some(names)}, from {len(this.inside.forward)} operations: "
+            f"{', '.join(way.want.name for way in this.ways)}. Of those named by their share of "
+            f"the saved bytes, the best within any number of bytes takes at most "
+            f"{format_time(this.gap, seen.costs.time_unit)} longer than the best set of results "
+            "that there is."
+        )
 
 
 def _evaluating(model: nn.Module) -> list[str]:
