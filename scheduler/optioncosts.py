@@ -16,7 +16,7 @@ from scheduler.keeps import Keeps
 from scheduler.layers import OptionCost
 from scheduler.policies import POLICIES
 from solvers.problem import InvalidProblem
-from solvers.selection import Block, Choice, choice, pareto, thin
+from solvers.selection import Block, Choice, Pareto, choice, pareto, thin
 from solvers.selection import Operation as Work
 
 __all__ = ["MOST_OPTIONS", "Sizes", "Wanted", "option_cost", "problem", "wanted"]
@@ -35,7 +35,8 @@ class Wanted:
     Attributes
     ----------
     name
-        "save-35%" of the bytes of the whole saved set, or the name of a policy.
+        "save-35%" of the bytes of the whole saved set, the output among them where it is saved; or
+        the name of a policy.
     kept
         Positions in `Inside.forward`, ascending.
     keeps
@@ -112,7 +113,13 @@ def wanted(
         of it, at any budget of bytes.
     """
     block = problem(inside, recompute_time)
-    thinned = thin(pareto(block), MOST_OPTIONS + 1)  # one keeps nothing: a checkpoint of the block
+    whole = saved_bytes
+    if inside.output in inside.saved - inside.given:
+        whole += inside.storage_bytes[inside.output]
+    best = pareto(block)
+    # Results that take as much as the whole saved set are no option, and are to take no place.
+    best = Pareto((each for each in best if each.saved_bytes < whole), best.gap_time)
+    thinned = thin(best, MOST_OPTIONS + 1)  # one keeps nothing: a checkpoint of the block
     found = tuple(
         Wanted(
             name,
@@ -120,7 +127,7 @@ def wanted(
             tuple((inside.forward[i].name, inside.forward[i].call) for i in each.kept),
             each.recompute_time / _TICKS,
         )
-        for name, each in _named(inside, block, thinned.choices, saved_bytes)
+        for name, each in _named(inside, block, thinned.choices, whole)
     )
     return found, thinned.gap_time / _TICKS
 
