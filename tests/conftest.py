@@ -1,0 +1,13 @@
+"""What is the same for every test, whatever the terminal and however busy the machine."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# pytest-xdist tells its workers how wide the terminal is; commands would believe it.
+os.environ.pop("COLUMNS", None)
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
