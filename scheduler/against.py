@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scheduler.errors import SchedulerError
 from scheduler.export.flags import (
+    TRACED_SELECTIVE,
     Setting,
     block_settings,
     blocks_of,
     even_settings,
     every_settings,
+    option_blocks,
+    option_settings,
     uniform_settings,
 )
 from scheduler.text import did_you_mean, shown
 from solvers.problem import Chain
 
-__all__ = ["FORMS", "describe", "read_setting", "read_settings"]
+__all__ = ["FORMS", "describe", "hand_made", "read_setting", "read_settings"]
 
 FORMS = {
     "all": "every block, a checkpoint each",
@@ -25,7 +28,7 @@ FORMS = {
     "every N": "one block in N, a checkpoint each, from the first on",
     "stride N": "checkpoints of N blocks, one after the other",
     "layers: 0,3,7-9": "these, a checkpoint each: numbers of blocks, or names of layers",
-    "option: NAME": "every block kept under this option of the costs",
+    "option: NAME": "every block that has options kept under this one of the costs",
     "checkpoint_sequential N": "torch's: N segments, the last of which is kept",
     "transformers: gradient_checkpointing": "every block (activation_checkpointing too)",
     "transformers: every_n_layers N": "as every N",
@@ -39,6 +42,9 @@ FORMS = {
 """The forms that exist, and what each means. `flags.blocks_of` says what a block is."""
 
 _Reader = Callable[[str, Chain], Setting]
+
+_OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*")
+"""Options that `scheduler.optioncosts` takes from a block's Pareto set, not from people."""
 
 
 def read_settings(given: object, chain: Chain) -> list[Setting]:
@@ -76,12 +82,26 @@ def read_setting(text: object, chain: Chain) -> Setting:
     raise SchedulerError(f"unknown setting {shown(text)}; the forms are: {forms}{hint}")
 
 
+def hand_made(chain: Chain) -> list[Setting]:
+    """The policies that people choose by hand, of those that every block with options has."""
+    if not any(layer.recomputable and layer.options for layer in chain.layers):
+        return []
+    return [
+        setting
+        for setting in option_settings("option:", chain)
+        if not _OF_A_CURVE.fullmatch(setting.option or "")
+    ]
+
+
 def describe(setting: Setting, chain: Chain) -> str:
     """What a setting does to a chain, as a sentence."""
-    blocks = [chain.layers[i].name for i in blocks_of(chain)]
+    every = blocks_of(chain)
+    blocks = [chain.layers[i].name for i in every]
     stack = f"{len(blocks)} blocks {blocks[0]!r} to {blocks[-1]!r}"
     if setting.option is not None:
-        return f"the {stack} are kept under option {setting.option!r}."
+        inside = len(option_blocks(chain))
+        which = f"the {stack}" if inside == len(every) else f"of the {stack}, {inside}"
+        return f"{which} {'is' if inside == 1 else 'are'} kept under option {setting.option!r}."
     inside = sum(last - first + 1 for first, last in setting.segments)
     if not inside:
         return f"the {stack} are kept."
@@ -160,7 +180,7 @@ def _layers(listed: str, chain: Chain) -> Setting:
 
 
 def _option(name: str, chain: Chain) -> Setting:
-    for i in blocks_of(chain):
+    for i in option_blocks(chain) or blocks_of(chain):
         layer = chain.layers[i]
         if name not in {option.name for option in layer.options}:
             known = ", ".join(repr(option.name) for option in layer.options) or "none"
@@ -172,7 +192,11 @@ def _option(name: str, chain: Chain) -> Setting:
 
 
 def _selective(modules: str, chain: Chain) -> Setting:
-    return _option("+".join(re.split(r"[+,\s]+", modules.strip())) or "core_attn", chain)
+    name = "+".join(re.split(r"[+,\s]+", modules.strip())) or "core_attn"
+    known = {option.name for i in option_blocks(chain) for option in chain.layers[i].options}
+    if name == "core_attn" and name not in known and TRACED_SELECTIVE in known:
+        name = TRACED_SELECTIVE
+    return _option(name, chain)
 
 
 def _count(number: str, blocks: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduler.against import describe, read_settings
+from scheduler.against import describe, hand_made, read_settings
 from scheduler.certify import certified
 from scheduler.comparison import Comparison, MethodRow
 from scheduler.costs import CostGraph
@@ -40,11 +40,13 @@ def compare_chain(
 ) -> Comparison:
     """All methods for chains but "brute", which finds what "optimal" finds.
 
-    And the settings of `against`, as `scheduler.against` reads them. `optima` stands in for
-    solving, and what it leaves out is not known.
+    And the policies that people choose by hand where the costs have them as options, and the
+    settings of `against`, as `scheduler.against` reads them. `optima` stands in for solving, and
+    what it leaves out is not known.
     """
     chain = costs.to_chain()
-    settings = read_settings(against, chain)
+    asked = read_settings(against, chain)
+    settings = list({setting.text: setting for setting in (*hand_made(chain), *asked)}.values())
     plans: dict[str, Plan] = {}
     notes: dict[str, str] = {}
     names = [name for name in registry.METHODS if name not in ("brute", "optimal")]
@@ -55,7 +57,7 @@ def compare_chain(
             notes[name] = f"{error}."
     for setting in settings:
         plans[setting.text] = _as_set(costs, chain, setting)
-        notes[setting.text] = describe(setting, chain)
+    notes |= {setting.text: describe(setting, chain) for setting in asked}
     peaks = sorted({plan.peak_bytes for plan in plans.values()})
     optimum: _Optimum = (
         _optimum(chain, max_points, memory_limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from scheduler.plan import Plan
 from scheduler.report.fitted import fitted, span_text
 from scheduler.report.table import WIDTH, format_percent
 from scheduler.text import format_both, format_bytes, format_time, shown
-from solvers.schedule import Checkpoint, Item
+from solvers.schedule import Checkpoint, options_of
 
 __all__ = ["DiffRow", "PlanDiff", "diff_plans"]
 
@@ -191,7 +190,7 @@ def _treatments(plan: Plan) -> dict[str, str]:
         verb = "run" if plan.noun == "layer" else "computed"
         words = [f"{verb} once" if n == 1 else f"{verb} {n} times" for n in runs]
         return dict(zip(plan.layers, words, strict=True))
-    options = _options(plan.items)
+    options = {i: f" with option {name!r}" for i, name in options_of(plan.items).items()}
     words = []
     for item in plan.items:
         if isinstance(item, Checkpoint):
@@ -209,18 +208,6 @@ def _places(row: DiffRow, position: dict[str, int]) -> str:
     where = f"{first}" if first == last else f"{first}–{last}"
     names = span_text(row.first, row.last)
     return where if names == where else f"{where}  {names}"
-
-
-def _options(items: Sequence[Item]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    todo = list(items)
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Checkpoint):
-            todo.extend(item.body)
-        elif item.option is not None:
-            found[item.layer] = f" with option {item.option!r}"
-    return found
 
 
 def _figures(plan: Plan) -> dict[str, object]:

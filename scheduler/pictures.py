@@ -13,7 +13,7 @@ from scheduler.readers import Costs, as_costs
 from scheduler.report.svgcurve import Curve, Mark, draw_curve
 from scheduler.report.svgstrip import Cell, Span, Strip, draw_strip
 from scheduler.report.svgtimeline import Bar, Timeline, draw_timeline
-from solvers.schedule import Checkpoint, Item, keep_all
+from solvers.schedule import Checkpoint, Item, keep_all, options_of
 
 __all__ = ["WIDTH", "curve_picture", "plan_picture", "strip_picture", "timeline_picture"]
 
@@ -112,7 +112,7 @@ def strip_picture(plan: Plan, name: str = "", width: float = WIDTH) -> str:
             for layer, count in zip(plan.layers, runs, strict=True)
         ]
         return draw_strip(Strip(name, plan.noun, cells, ()), width)
-    options: dict[int, str] = {}
+    options = options_of(plan.items)
     spans: list[Span] = []
     todo: list[tuple[Item, int]] = [(item, 0) for item in reversed(plan.items)]
     while todo:
@@ -120,8 +120,6 @@ def strip_picture(plan: Plan, name: str = "", width: float = WIDTH) -> str:
         if isinstance(item, Checkpoint):
             spans.append(Span(item.first, item.last, depth))
             todo += [(inner, depth + 1) for inner in reversed(item.body)]
-        elif item.option is not None:
-            options[item.layer] = item.option
     cells = [
         Cell(
             layer,
@@ -142,11 +140,13 @@ def plan_picture(plan: Plan) -> str:
 
 def _bars(moments: list[Moment], costs: Costs) -> list[Bar]:
     ticks = costs.ticks_per_unit
-    return [
-        Bar(moment.kind, moment.ticks / ticks, moment.during_bytes)
-        for moment in moments
-        if moment.kind
-    ]
+    bars: list[Bar] = []
+    for kind, _, length, during, _, again in moments:
+        if again:  # the backward of an option begins by making again what it left out
+            bars.append(Bar("again", again / ticks, during))
+        if kind:
+            bars.append(Bar(kind, (length - again) / ticks, during))
+    return bars
 
 
 def _marks(comparison: Comparison) -> list[Mark]:

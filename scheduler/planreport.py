@@ -14,7 +14,7 @@ from scheduler.moments import costs_of
 from scheduler.pareto import Frontier
 from scheduler.pictures import WIDTH, curve_picture, strip_picture, timeline_picture
 from scheduler.plan import Plan
-from scheduler.planrows import plan_rows, rows_cells
+from scheduler.planrows import plan_rows, policy_sentences, rows_cells
 from scheduler.report import html
 from scheduler.report.table import format_percent
 from scheduler.text import format_both, format_bytes, format_time
@@ -76,7 +76,7 @@ def plan_report(
 
     hidden = len(rows) - MOST_ROWS
     notes = [f"{hidden} more rows: show --csv prints them all."] if hidden > 0 else []
-    notes += [left_out] if left_out else []
+    notes += [*policy_sentences(plan), *([left_out] if left_out else [])]
     sections = [
         html.facts(_facts(plan, set_by)),
         html.section("Memory of one training step", both(lambda w: timeline_picture(plan, own, w))),

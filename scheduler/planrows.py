@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from scheduler.graphplan import GraphPlan
+from scheduler.keeps import Keeps
 from scheduler.moments import Moment, costs_of, moments_of
 from scheduler.plan import Plan
 from scheduler.readers import as_costs
@@ -14,9 +16,10 @@ from scheduler.report.fitted import fitted, span_text
 from scheduler.report.graphtext import graph_summary_lines
 from scheduler.report.plantext import FoldedRow, folded_rows, indented, summary_lines
 from scheduler.text import format_bytes, format_time
-from solvers.schedule import Checkpoint, Item, first_of, last_of
+from solvers.schedule import Checkpoint, Item, first_of, last_of, options_of
 
-__all__ = ["PlanRow", "plan_rows", "plan_summary", "rows_cells", "rows_table", "rows_text"]
+__all__ = ["PlanRow", "plan_rows", "plan_summary", "policy_sentences", "rows_cells", "rows_table"]
+__all__ += ["rows_text"]
 
 MOST_ROWS = 30
 """Rows shown of a plan; what follows is counted."""
@@ -145,7 +148,38 @@ def rows_text(plan: Plan, rows: Sequence[PlanRow], width: int, most: int = MOST_
     notes = "Highest: the most that is live while one of these layers runs."
     if any(row.held_bytes is not None for row in rows):
         notes = f"Held: what their forward adds to the memory in use. {notes}"
-    return "\n".join([*lines, "", *textwrap.wrap(notes, width)])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            *(part for each in (notes, *policy_sentences(plan)) for part in _wrapped(each, width)),
+        ]
+    )
+
+
+def policy_sentences(plan: Plan) -> list[str]:
+    """What each option of the plan keeps inside a layer, where the plan says it.
+
+    Results are named as in a compute graph: ``aten.mm.default#3`` is that of the fourth call.
+    """
+    options = {} if isinstance(plan, GraphPlan) else options_of(plan.items)
+    said: dict[tuple[str, Keeps], list[str]] = {}
+    for layer, option in options.items():
+        name = plan.layers[layer]
+        if name in plan.policies:
+            said.setdefault((option, plan.policies[name]), []).append(name)
+    names = Counter(option for option, _ in said)
+    sentences = []
+    for (option, keeps), layers in said.items():
+        # One name may stand for different results in different layers.
+        where = f" in {span_text(layers[0], layers[-1])}" if names[option] > 1 else ""
+        results = ", ".join(f"{operation}#{call}" for operation, call in keeps)
+        sentences.append(f"Option {option!r} keeps{where}: {results}.")
+    return sentences
+
+
+def _wrapped(words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, width, break_on_hyphens=False)
 
 
 def _signed(n: int) -> str:

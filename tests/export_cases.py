@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from scheduler import CostGraph, LayerCost, Plan, frontier, solve
@@ -70,7 +72,9 @@ def gpt2(depth):
 def convolutions(depth):
     torch.manual_seed(0)
     parts = [
-        nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Dropout(0.1), nn.ReLU())
+        nn.Sequential(
+            nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Dropout(0.1), nn.ReLU(inplace=True)
+        )
         for _ in range(depth)
     ]
     return nn.Sequential(*parts, Loss()).train(), torch.randn(2, 3, 8, 8)
@@ -180,6 +184,18 @@ def plan_at(costs: CostGraph, share: float) -> Plan:
     points = frontier(costs).points
     least, most = points[0][0], points[-1][0]
     return solve(costs, budget=round(least + share * (most - least)))
+
+
+def loaded(folder: Path, text: str, name: str) -> ModuleType:
+    """An exported file as a module."""
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_alone(folder: Path, text: str, model: str, depth: int) -> dict[str, Any]:

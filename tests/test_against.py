@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -123,6 +124,61 @@ def test_ten_settings_side_by_side() -> None:
     assert methods[-1] == "optimal"
     assert all(len(line) <= 100 for line in str(comparison).splitlines())
     assert methods[:8] == [row.method for row in compare(GPT2, 5).rows[:8]]
+
+
+def with_policies(without: tuple[int, ...] = ()) -> CostGraph:
+    """Blocks with a policy of people, one that not all have, and one of a Pareto set."""
+    names = ("save-matmuls", "save-9%", "save-12.34%", "core_attn")
+    layers = [
+        replace(
+            layer,
+            options=tuple(OptionCost(n, 1000 * (k + 1), 1 / (k + 1)) for k, n in enumerate(names))[
+                : 4 - i % 2
+            ]
+            if layer.options and i not in without
+            else (),
+        )
+        for i, layer in enumerate(llama().layers)
+    ]
+    return CostGraph(tuple(layers), input_bytes=100)
+
+
+@pytest.mark.parametrize("without", [(), (3, 8)])
+def test_policies_of_people_stand_beside_the_optimum(without: tuple[int, ...]) -> None:
+    costs = with_policies(without)
+    items = [
+        Keep(i, "save-matmuls") if 0 < i < 13 and i not in without else Keep(i) for i in range(14)
+    ]
+    done = replay(costs.to_chain(), items)
+    comparison = compare(costs, budget=done.peak_bytes)
+    rows = {row.method: row for row in comparison.rows if row.method.startswith("option")}
+    assert list(rows) == ["option: save-matmuls"]  # not all have core_attn; percents are no policy
+    row = rows["option: save-matmuls"]
+    assert (row.peak_bytes, row.fits, row.note) == (done.peak_bytes, True, "")
+    assert row.time == done.time / costs.ticks_per_unit
+    assert row.optimal_time_at_peak == solve(costs, budget=done.peak_bytes).time <= row.time
+    assert not compare(costs, budget=done.peak_bytes - 1).rows[-2].fits
+    asked = compare(costs, budget=done.peak_bytes, against="option: save-matmuls")
+    which = "of the 12 blocks" if without else "the 12 blocks"
+    assert asked.rows[-2].note.startswith(which)
+    assert [row.method for row in asked.rows] == [row.method for row in comparison.rows]
+
+
+def test_costs_without_options_of_blocks_have_no_such_rows() -> None:
+    fixed = [replace(layer, recomputable=False) for layer in with_policies().layers]
+    for costs in (GPT2, CostGraph(tuple(fixed), input_bytes=100)):
+        methods = [row.method for row in compare(costs, budget="1TB").rows]
+        assert not any(method.startswith("option") for method in methods)
+
+
+def test_selective_as_traced_blocks_call_it() -> None:
+    costs = llama(option="megatron-selective")
+    chain = costs.to_chain()
+    expected = read_setting("option: megatron-selective", chain).items(chain)
+    for text in ("megatron: selective", "megatron: selective core_attn"):
+        assert read_setting(text, chain).items(chain) == expected
+    with pytest.raises(SchedulerError, match="no option 'mlp'"):
+        read_setting("megatron: selective mlp", chain)
 
 
 def test_the_row_says_what_the_setting_is() -> None:

@@ -111,7 +111,9 @@ def megatron_values(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
-@pytest.mark.parametrize("option", [None, "core_attn", "core_attn+mlp", "save-little"])
+@pytest.mark.parametrize(
+    "option", [None, "core_attn", "core_attn+mlp", "save-little", "megatron-selective"]
+)
 def test_megatron_is_the_best_of_its_flags(share: float, option: str | None) -> None:
     costs = llama(9, option)
     plan = plan_at(costs, share)
@@ -121,6 +123,8 @@ def test_megatron_is_the_best_of_its_flags(share: float, option: str | None) -> 
     texts += [f"megatron: full {m} {n}" for m in ("block", "uniform") for n in range(1, count + 1)]
     if option is not None and set(option.split("+")) <= set(MODULES):
         texts.append(f"megatron: selective {option}")
+    if option == "megatron-selective":
+        texts.append("megatron: selective core_attn")
     peaks = [replay(chain, read_setting(text, chain).items(chain)).peak_bytes for text in texts]
     assert plan.budget_bytes is not None
     if min(peaks) > plan.budget_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,43 @@ def test_a_strip_tells_options_and_segments() -> None:
         if (depth := each.get("data-depth")) is not None
     }
     assert spans == {(0, 11, 0), (0, 5, 1), (0, 2, 2)}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_strip_names_options(width: int) -> None:
+    costs = random_costs(16, 1)
+    names = ("save-attention", "save-35%", "every-second-matmul", "lean")
+    layers = [
+        replace(layer, options=tuple(replace(layer.options[0], name=name) for name in names))
+        for layer in costs.layers
+    ]
+    costs = CostGraph(tuple(layers), costs.input_bytes)
+    items: tuple[Item, ...] = (
+        *(Keep(i, names[0]) for i in range(6)),
+        Checkpoint(6, 8, (Keep(6, names[1]), Keep(7), Keep(8, names[1]))),
+        *(Keep(i, names[2]) for i in range(9, 14)),
+        Keep(14, names[0]),
+        Keep(15),
+    )
+    root = parsed(strip_picture(plan_of(costs, items), width=width))
+    lines = [each.get("data-option") for each in root.iter(f"{SVG}rect")]
+    assert [line for line in lines if line] == [names[n] for n in (0, 1, 1, 2, 0)]
+    words = [words for words, _ in text_boxes(root)]
+    assert names[0] in words
+    said = root.findtext(f"{SVG}desc", "")
+    assert "By option: save-attention (7), save-35% (2), every-second-matmul (5)." in said
+    check_texts(root)
+
+
+def test_a_timeline_shows_what_options_make_again() -> None:
+    costs = random_costs(16, 1)
+    plan = plan_of(costs, tuple(Keep(i, "lean") for i in range(16)))
+    root = parsed(timeline_picture(plan))
+    across = scale(root, "across")
+    columns = re.findall(r"M([\d.]+) [^H]*H([\d.]+)", path_of(root, "again"))
+    assert len(columns) == 16
+    drawn = sum(float(right) - float(left) for left, right in columns)
+    assert drawn == pytest.approx(across(16) - across(0), abs=2)
 
 
 # --- all of them ---------------------------------------------------------------------------------

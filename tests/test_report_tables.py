@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from scheduler import CostGraph, InvalidPlan, LayerCost, Plan, solve
 from scheduler.diff import diff_plans
-from scheduler.planrows import plan_rows, rows_table, rows_text
+from scheduler.planrows import plan_rows, policy_sentences, rows_table, rows_text
 from scheduler.report.fitted import fitted, span_text
 from solvers.replay import replay
 from solvers.schedule import Backward, Checkpoint, Forward, Item, Keep, actions
@@ -95,6 +96,29 @@ def test_rows_of_a_graph() -> None:
     assert next(row.first for row in rows if row.sets_peak) in plan.replay().set_by
     assert all(row.held_bytes is None for row in rows)
     assert sum(row.again_time for row in rows) == pytest.approx(plan.time - plan.keep_all_time)
+
+
+def test_rows_say_what_options_keep() -> None:
+    costs = random_costs(4, 1)
+    keeps = [(("aten.mm.default", 0), ("aten.mm.default", 2)), (("aten.relu_.default", 1),)]
+    layers = [
+        replace(layer, options=(replace(layer.options[0], keeps=keeps[i // 2]),))
+        for i, layer in enumerate(costs.layers)
+    ]
+    costs = CostGraph(tuple(layers), costs.input_bytes)
+    lean = plan_of(costs, (Keep(0, "lean"), Keep(1, "lean"), Keep(2), Keep(3)))
+    first = "Option 'lean' keeps: aten.mm.default#0, aten.mm.default#2."
+    assert policy_sentences(lean) == [first]
+    both = plan_of(costs, (Keep(0, "lean"), Keep(1, "lean"), Keep(2), Keep(3, "lean")))
+    assert policy_sentences(both) == [
+        "Option 'lean' keeps in block.0–1: aten.mm.default#0, aten.mm.default#2.",
+        "Option 'lean' keeps in block.3: aten.relu_.default#1.",
+    ]
+    text = rows_text(lean, plan_rows(lean), 60)
+    assert first in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 60
+    assert "Option" not in rows_text(solve(EXAMPLE, budget="310MB"), [], 60)
+    assert policy_sentences(solve(UNET, budget=3 * UNET_PEAK // 4)) == []
 
 
 @pytest.mark.parametrize("width", [100, 60, 40])

@@ -8,13 +8,14 @@ from functools import cached_property
 from scheduler.costs import CostGraph
 from scheduler.errors import InvalidPlan
 from scheduler.export.flags import Outcome, blocks_of
+from scheduler.keeps import Keeps
 from scheduler.plan import Plan, excess
 from scheduler.report.table import format_percent
 from scheduler.text import format_bytes, format_time
 from solvers.problem import Chain
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, options_of
 
-__all__ = ["Exported", "Source", "all_items", "as_comment"]
+__all__ = ["Exported", "Source", "as_comment"]
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,28 @@ class Source:
 
     def options(self) -> dict[int, str]:
         """The option of each layer that is kept under one."""
-        kept = (item for item in all_items(self.plan.items) if isinstance(item, Keep))
-        return {item.layer: item.option for item in kept if item.option is not None}
+        return options_of(self.plan.items)
 
-    def refuse_options(self, target: str) -> None:
-        """Raise `InvalidPlan` where a layer is kept under an option."""
-        for layer, option in sorted(self.options().items()):
-            raise InvalidPlan(
-                f"the plan keeps {self.plan.layers[layer]!r} with option {option!r}, which says "
-                f"bytes and not operations, so that a file for {target} cannot do it; solve costs "
-                "without options, or export it to jax, whose policies go by name"
-            )
+    def policies(self, target: str) -> dict[int, tuple[str, Keeps]]:
+        """The option of each layer that is kept under one, and what that keeps.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan does not say what an option keeps, which a file for `target` must do.
+        """
+        found: dict[int, tuple[str, Keeps]] = {}
+        for layer, option in self.options().items():
+            name = self.plan.layers[layer]
+            if name not in self.plan.policies:
+                raise InvalidPlan(
+                    f"the plan keeps {name!r} with option {option!r}, and does not say which "
+                    f"operations' results that keeps, so that a file for {target} cannot do it; "
+                    "solve costs from profile(..., options=True) or without options, or export it "
+                    "to jax, whose policies go by name"
+                )
+            found[layer] = (option, self.plan.policies[name])
+        return found
 
     def summary(self) -> list[str]:
         """The plan in a few lines, for the head of a file."""
@@ -138,18 +150,6 @@ class Source:
 
     def _time(self, time: float) -> str:
         return format_time(time, self.plan.time_unit)
-
-
-def all_items(items: tuple[Item, ...]) -> list[Item]:
-    """Every item at every depth."""
-    found: list[Item] = []
-    todo = list(items)
-    while todo:
-        item = todo.pop()
-        found.append(item)
-        if isinstance(item, Checkpoint):
-            todo.extend(item.body)
-    return found
 
 
 def as_comment(sentences: list[str] | tuple[str, ...], width: int = 98) -> str:

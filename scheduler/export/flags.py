@@ -19,6 +19,7 @@ from solvers.schedule import Checkpoint, Item, Keep
 from solvers.segments import Segments, evaluate, plan_of, tables
 
 __all__ = [
+    "TRACED_SELECTIVE",
     "Outcome",
     "Setting",
     "best",
@@ -28,11 +29,15 @@ __all__ = [
     "even_settings",
     "evenly",
     "every_settings",
+    "option_blocks",
     "option_settings",
     "outcome_of",
     "stages_of",
     "uniform_settings",
 ]
+
+TRACED_SELECTIVE = "megatron-selective"
+"""What `scheduler.policies` calls Megatron's ``selective core_attn`` inside a traced block."""
 
 _NUMBERED = re.compile(r"(?:^|\.)\d+$")
 
@@ -50,7 +55,7 @@ class Setting:
     number
         The number in it, where there is one.
     option
-        Under which each block is kept that no segment holds; None: fully.
+        Under which each block is kept that no segment holds and that has options; None: fully.
     """
 
     text: str
@@ -63,7 +68,7 @@ class Setting:
         items = plan_of(len(chain), self.segments)
         if self.option is None:
             return items
-        blocks = set(blocks_of(chain))
+        blocks = set(option_blocks(chain))
         return tuple(
             Keep(item.layer, self.option)
             if isinstance(item, Keep) and item.layer in blocks
@@ -105,6 +110,11 @@ def blocks_of(chain: Chain) -> tuple[int, ...]:
     if not free:
         raise UnsuitableMethod("every layer of these costs must be kept; no setting changes that")
     return tuple(i for i in free if _NUMBERED.search(chain.layers[i].name)) or tuple(free)
+
+
+def option_blocks(chain: Chain) -> tuple[int, ...]:
+    """The blocks that have options: one that has none can only be kept fully, or recomputed."""
+    return tuple(i for i in blocks_of(chain) if chain.layers[i].options)
 
 
 def outcome_of(chain: Chain, setting: Setting) -> Outcome:
@@ -190,11 +200,10 @@ def evenly(blocks: Sequence[int], parts: int) -> Segments:
 
 
 def option_settings(framework: str, chain: Chain) -> Iterator[Setting]:
-    """Each option that every block has, on every block."""
-    blocks = blocks_of(chain)
-    names = [option.name for option in chain.layers[blocks[0]].options]
-    for name in names:
-        if all(name in {o.name for o in chain.layers[i].options} for i in blocks):
+    """Each option that every block with options has, on every such block."""
+    known = [[option.name for option in chain.layers[i].options] for i in option_blocks(chain)]
+    for name in known[0] if known else ():
+        if all(name in names for names in known):
             yield Setting(f"{framework} {name}", (), option=name)
 
 

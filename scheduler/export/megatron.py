@@ -3,7 +3,7 @@
 ``full uniform n`` checkpoints runs of n layers, ``full block n`` the first n layers of each
 pipeline stage one by one, ``selective`` a part of each layer. The flags are the same for every
 stage. Options of the costs stand for ``selective`` where they are called as
-``recompute_modules`` are: ``core_attn``, or several joined with ``+``.
+``recompute_modules`` are: ``core_attn``, or several joined with ``+``; or as in traced blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import pairwise
 from scheduler.errors import InfeasibleBudget, SchedulerError
 from scheduler.export.exported import Exported, Source, as_comment
 from scheduler.export.flags import (
+    TRACED_SELECTIVE,
     Outcome,
     Setting,
     best,
@@ -75,14 +76,18 @@ def to_megatron(source: Source) -> Exported:
 def _selective(chain: Chain) -> list[str]:
     """Options of every block that are called as recompute_modules are."""
     names = [setting.option or "" for setting in option_settings("", chain)]
-    return [name for name in names if all(part in MODULES for part in name.split("+"))]
+    return [name for name in names if all(part in MODULES for part in _modules(name))]
+
+
+def _modules(option: str) -> list[str]:
+    return ["core_attn"] if option == TRACED_SELECTIVE else option.split("+")
 
 
 def _all(options: list[str], blocks: Sequence[int], most: int) -> Iterator[Setting]:
     """Every setting of the flags for one stage, the simpler ones first; numbers up to `most`."""
     yield Setting("megatron: no recomputation", ())
     for option in options:
-        yield Setting(f"megatron: selective {option}", (), option=option)
+        yield Setting(f"megatron: selective {'+'.join(_modules(option))}", (), option=option)
     yield from block_settings("megatron: full block", [blocks], range(1, most + 1))
     yield from uniform_settings("megatron: full uniform", [blocks], range(1, most + 1))
 
@@ -193,7 +198,7 @@ def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
 
 def _arguments(setting: Setting) -> dict[str, object]:
     if setting.option is not None:
-        values: tuple[object, ...] = ("selective", None, None, setting.option.split("+"))
+        values: tuple[object, ...] = ("selective", None, None, _modules(setting.option))
     elif not setting.segments:
         values = (None, None, None, None)
     else:

@@ -19,7 +19,7 @@ TARGETS = {
     "transformers": "a Python file with a Trainer callback, and the nearest every_n_layers",
     "lightning": "a Python file with a Lightning callback",
     "accelerate": "a Python file: apply the plan, then accelerator.prepare",
-    "fsdp": "a Python file: each segment a unit of fully_shard, and the plan on them",
+    "fsdp": "a Python file: each block a unit of fully_shard, and the plan on them",
     "torchtitan": "a Python file with a policy object, and the nearest selective_ac_option",
     "megatron": "the best recompute flags within the budget",
     "deepspeed": "an activation_checkpointing section",

@@ -30,7 +30,13 @@ def to_torchtitan(source: Source) -> Exported:
 
     torchtitan calls its blocks ``layers.0``, ``layers.1``, ...: a plan's blocks, which may have
     other names, are taken in their order.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan has several stacks, or does not say what its options keep.
     """
+    source.policies("torchtitan")  # what is missing is said with the plan's own names
     outcome, notes = nearest_frequency(
         source, "torchtitan: selective", "selective_ac_option", start=-1
     )
@@ -61,4 +67,6 @@ def _renamed(source: Source) -> Source:
     (blocks,) = stacks.values()
     names = {name: f"layers.{i}" for i, name in enumerate(blocks)}
     layers = tuple(names.get(name, name) for name in source.plan.layers)
-    return Source(replace(source.plan, layers=layers, _costs=None), source.costs)
+    policies = {names.get(name, name): keeps for name, keeps in source.plan.policies.items()}
+    plan = replace(source.plan, layers=layers, policies=policies, _costs=None)
+    return Source(plan, source.costs)

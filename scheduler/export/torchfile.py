@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.export.exported import Exported, Source
-from scheduler.export.runtime import IMPORTS, RUNTIME, data, head
+from scheduler.export.runtime import IMPORTS, RUNTIME, data, head, policies
 
 __all__ = ["python_file", "to_torch"]
 
@@ -14,7 +14,7 @@ def to_torch(source: Source) -> Exported:
     Raises
     ------
     InvalidPlan
-        The plan uses options.
+        The plan does not say what its options keep.
     """
     title = "The plan below for torch: apply_plan(model), before training."
     return Exported("torch", python_file("torch", title, source))
@@ -33,11 +33,15 @@ def python_file(
     """A file of data, the runtime, and what a framework needs around it.
 
     `imports` are lines that go among those of the runtime, sorted as formatters sort them.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan does not say what its options keep.
     """
-    source.refuse_options(target)
     parts = [
         f"{head(title, source, notes)}\n{_imports(imports)}",
-        f"{data(source)}{extra}",
+        f"{data(source)}{policies(source, target)}{extra}",
         RUNTIME.strip("\n"),
         tail.strip("\n"),
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from scheduler.report.svg import (
@@ -32,7 +34,9 @@ _ROW = 100
 """Layers in a row of a wide picture; a narrow one has half as many."""
 
 _MOST_LEVELS = 5
-_LEVEL, _CELLS, _GAP = 7, 30, 26
+_LEVEL, _CELLS, _GAP, _NAMES = 7, 30, 26, 18
+_MOST_OPTIONS = 6
+"""Options that are counted by name; of the others, how many there are."""
 
 
 class Cell(NamedTuple):
@@ -101,7 +105,10 @@ def draw_strip(shown: Strip, width: float = 880) -> str:
             _segment(shown, span, start, end, left, y + _CELLS + 2, cell_width) for span in spans
         ]
         levels = max((span.depth + 1 for span in spans), default=0)
-        y += _CELLS + _LEVEL * levels + _GAP
+        y += _CELLS + _LEVEL * levels
+        options = _options(shown, start, end, left, y + 3, cell_width)
+        body += options
+        y += _GAP + (_NAMES if options else 0)
     return document(title, subtitle, width, y - _GAP + 18, body, "strip")
 
 
@@ -115,6 +122,11 @@ def _subtitle(shown: Strip) -> str:
     )
     extra = sum(cell.runs - 1 for cell in shown.cells)
     said += f"; {extra} extra run{'s' * (extra != 1)} in all."
+    options = Counter(cell.option for cell in shown.cells if cell.option is not None)
+    if options:
+        named = [f"{name} ({n})" for name, n in list(options.items())[:_MOST_OPTIONS]]
+        hidden = len(options) - _MOST_OPTIONS
+        said += f" By option: {', '.join(named)}{f' and {hidden} more' if hidden > 0 else ''}."
     deepest = max((span.depth + 1 for span in shown.spans), default=0)
     if deepest > _MOST_LEVELS:
         said += f" Segments nest {deepest} deep; the outer {_MOST_LEVELS} levels are drawn."
@@ -145,6 +157,37 @@ def _row(shown: Strip, start: int, end: int, left: float, y: float, cell_width: 
             )
         )
     body += _names(shown, start, end, left, y, cell_width)
+    return body
+
+
+def _options(
+    shown: Strip, start: int, end: int, left: float, y: float, cell_width: float
+) -> list[str]:
+    """Under neighbours of one option a line, and its name where that meets no other."""
+    body: list[str] = []
+    inset, free = min(0.15 * cell_width, 1.5), left
+    for option, run in groupby(range(start, end), key=lambda i: shown.cells[i].option):
+        cells = list(run)
+        if option is None:
+            continue
+        x, wide = left + (cells[0] - start) * cell_width, len(cells) * cell_width
+        body.append(
+            element(
+                "rect",
+                x=round(x + inset, 2),
+                y=y,
+                width=round(wide - 2 * inset, 2),
+                height=2,
+                class_="ckpt-option",
+                data_option=option,
+            )
+        )
+        half = text_width(option) / 2
+        middle = max(x + wide / 2, left + half)
+        middle = min(middle, left + (end - start) * cell_width - half)
+        if middle - half >= free:
+            body.append(text(middle, y + 15, option, anchor="middle", colour="muted"))
+            free = middle + half + 6
     return body
 
 

@@ -159,7 +159,8 @@ def _columns(bars: Sequence[Bar], across: Axis) -> list[tuple[float, float, Bar]
     highest: Bar | None = None
     for i, bar in enumerate(bars):
         now += bar.time
-        if highest is None or bar.bytes > highest.bytes:
+        # Of equal ones the longer is drawn: where bars are thin, what takes most of the time.
+        if highest is None or (bar.bytes, bar.time) > (highest.bytes, highest.time):
             highest = bar
         end = across.at(now)
         # An edge of a column is on a grid of half pixels, or where the next bar would be as wide.
