@@ -118,14 +118,14 @@ class _RooflineMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if _moves(func):
+        if moves(func):
             moved = sum(
                 leaf.numel() * leaf.element_size()
                 for leaf in tree_leaves((args, kwargs, result))
                 if isinstance(leaf, torch.Tensor)
             )
             self.seconds += max(
-                _flops(func, args, kwargs, result) / self._rate(result),
+                flops(func, args, kwargs, result) / self._rate(result),
                 moved / self._roofline.bytes_per_second,
             )
         return result
@@ -137,14 +137,19 @@ class _RooflineMode(TorchDispatchMode):
         return self._roofline.flops_per_second if rate is None else rate
 
 
-def _moves(func: Any) -> bool:
+def moves(func: Any) -> bool:
     """Say whether an operation touches data: views and questions about a tensor do not."""
     if getattr(func, "is_view", False) or getattr(func, "namespace", "") == "prim":
         return False
     return getattr(func, "_overloadpacket", None) is not torch.ops.aten._unsafe_view
 
 
-def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
+def flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
+    """Floating-point operations of an operation, by the shapes of what it took and gave.
+
+    torch's own formulas (`torch.utils.flop_counter`), and attention on the CPU, which those leave
+    out; 0 for what is in neither.
+    """
     packet = getattr(func, "_overloadpacket", None)
     if packet in flop_registry:
         return float(flop_registry[packet](*args, **kwargs, out_val=result))

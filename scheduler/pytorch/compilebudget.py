@@ -13,20 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint as of_torch
 from torch.fx import Graph, Node
-from torch.utils.checkpoint import CheckpointPolicy
 
 from scheduler.errors import UnsupportedModel
 from scheduler.pytorch.clock import Roofline
-from scheduler.pytorch.compilechoice import Choice, StepGraph, play
+from scheduler.pytorch.compilechoice import StepGraph, play
 from scheduler.pytorch.compilegraph import parts, read_joint
+from scheduler.pytorch.compiletorch import torch_choices
 from scheduler.report.table import format_percent
 from scheduler.text import format_bytes
 from scheduler.units import parse_bytes
+
+if TYPE_CHECKING:  # CP-SAT is loaded when it is needed
+    from scheduler.pytorch.compileanswer import Answer
 
 __all__ = ["CompileBudget", "CompiledPlan", "compile_budget"]
 
@@ -51,9 +55,13 @@ class CompiledPlan:
     kept, recomputed
         Operations of the joint graph, by name.
     recomputed_share
-        Time that runs again, as a share of the forward's, by the roofline.
+        Time that runs again, as a share of the forward's.
+    least_share
+        Proven: every choice within the budget runs at least this share again.
     status
-        "optimal": no choice within the budget runs less again. "feasible": not proven.
+        "optimal": no choice within the budget runs less again, which is proven; both shares are
+        the same. "feasible": fits, and is no worse than any of torch's own choices that were asked
+        for and fit; what runs again is between `least_share` and `recomputed_share` at best.
     set_by
         What runs at the peak, as part of a sentence.
     """
@@ -64,6 +72,7 @@ class CompiledPlan:
     kept: tuple[str, ...]
     recomputed: tuple[str, ...]
     recomputed_share: float
+    least_share: float
     status: str
     set_by: str
 
@@ -73,6 +82,11 @@ class CompiledPlan:
             f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)} (keep all: "
             f"{format_bytes(self.keep_all_bytes)}), {len(self.recomputed)} operations run again: "
             f"+{format_percent(self.recomputed_share)} of the forward, {self.status}"
+            + (
+                f" (at least {format_percent(self.least_share)})"
+                if self.status != "optimal"
+                else ""
+            )
         )
 
 
@@ -81,6 +95,7 @@ def compile_budget(
     *,
     outputs_held: bool = True,
     roofline: Roofline | None = None,
+    runtime: Callable[[Node], float] | None = None,
     effort: float = 2.0,
 ) -> CompileBudget:
     """Bound the peak of what `torch.compile` compiles.
@@ -108,8 +123,12 @@ def compile_budget(
         go of the logits before.
     roofline
         Machine whose times decide; default as in `profile`. ``Roofline(bytes_per_second=inf)``
-        counts products only: where a compiler fuses everything else, or to minimise what torch's
-        own solvers minimise.
+        counts products only: where a compiler fuses everything else.
+    runtime
+        Times of operations from elsewhere, instead of a roofline: of a node of the joint graph, in
+        any one unit. ``torch._functorch.partitioners.estimate_runtime`` minimises what torch's own
+        solvers minimise, which by default are the FLOPs that torch counts (none for attention on
+        the CPU), or what is measured, as torch's configuration says.
     effort
         Deterministic seconds of the search for one graph, about ten of the clock each. The same
         answer on every machine.
@@ -123,6 +142,8 @@ def compile_budget(
     ------
     InvalidBudget
         The budget is no size.
+    ValueError
+        Both a roofline and a runtime.
     UnsupportedModel
         This torch has no interface for it.
 
@@ -130,11 +151,19 @@ def compile_budget(
     -----
     While compiling, torch wraps in its ``BackendCompilerFailed`` what is raised there:
     `InfeasibleBudget` with the smallest budget, `NoPlanFound`, `UnsupportedModel`.
-    Monotone: optimal plans never run more again on a larger budget, as they are optimal; plans
-    that are not proven come from one ladder that no budget influences. Between the two kinds,
-    where a search ends without proof, there is no such promise; a larger effort removes the case.
+    Proven means: in the class of choices that keep or run again, once, each operation of the
+    forward. torch can also move into the forward what only the backward computes from it (a mask,
+    say); such choices are not in the class.
+    Where the search ends without a proof, what torch's own solvers choose at a number of shares is
+    played as well, and the best that fits is taken: of these and of a ladder of choices, none of
+    which depends on the budget. So plans that are not proven never run more again on a larger
+    budget, and those that are proven do not either. From a proven plan to one on a larger budget
+    that is not proven there is no such promise; a larger effort removes the case.
     """
-    return CompileBudget(parse_bytes(budget), outputs_held, roofline or Roofline(), effort)
+    if roofline is not None and runtime is not None:
+        raise ValueError("times come from a roofline or from runtime, not from both; give one")
+    cost = runtime or roofline or Roofline()
+    return CompileBudget(parse_bytes(budget), outputs_held, cost, effort)
 
 
 class CompileBudget:
@@ -149,15 +178,21 @@ class CompileBudget:
     """
 
     def __init__(
-        self, budget_bytes: int, outputs_held: bool, roofline: Roofline, effort: float
+        self,
+        budget_bytes: int,
+        outputs_held: bool,
+        cost: Roofline | Callable[[Node], float],
+        effort: float,
     ) -> None:
         self.budget_bytes = budget_bytes
         self.plans: list[CompiledPlan] = []
         self._outputs_held = outputs_held
-        self._roofline = roofline
+        self._cost = cost
         self._effort = effort
         self._open: list[Any] = []
-        self._solver = _solver(self._plan)
+        self._planned: tuple[list[Node], list[Node]] = [], []
+        self._asked = False
+        self._solver = _solver(self._tell)
 
     def __enter__(self) -> CompileBudget:
         context = self._asking()
@@ -196,12 +231,13 @@ class CompileBudget:
 
         @wraps(torch_choice)
         def choosing(joint_graph: Graph, node_info: Any, memory_budget: float = 1) -> list[Node]:
-            # torch asks nobody where its default saves less than the inputs hold, parameters
-            # among them: any wide model on a small batch. The budget has to hold there too.
-            asked = len(self.plans)
+            # Planned here: torch asks a solver with its fake tensors switched off, and asks nobody
+            # where its default saves less than the inputs hold, parameters among them, as in any
+            # wide model on a small batch. The budget has to hold there too.
+            kept, _ = self._planned = self._plan(joint_graph, node_info, torch_choice)
+            self._asked = False
             saved: list[Node] = torch_choice(joint_graph, node_info, memory_budget)
-            if len(self.plans) == asked:
-                kept, _ = self._plan(joint_graph, node_info)
+            if not self._asked:
                 saved = [*node_info.inputs, *(part for node in kept for part in parts(node))]
             return saved
 
@@ -214,19 +250,27 @@ class CompileBudget:
         finally:
             partitioners.choose_saved_values_set = before
 
-    def _plan(self, graph: Graph, info: Any) -> tuple[list[Node], list[Node]]:
-        """Choose for a joint graph: nodes whose outputs are kept, and nodes the backward runs."""
-        from scheduler.pytorch.compileexact import choose
+    def _tell(self) -> tuple[list[Node], list[Node]]:
+        self._asked = True
+        return self._planned
 
-        joint = read_joint(graph, info, self._roofline, self._outputs_held)
-        choice, proven = choose(joint.step, self.budget_bytes, self._effort)
-        self.plans.append(_described(joint.step, choice, proven, self.budget_bytes))
+    def _plan(
+        self, graph: Graph, info: Any, torch_choice: Callable[..., list[Node]]
+    ) -> tuple[list[Node], list[Node]]:
+        """Choose for a joint graph: nodes whose outputs are kept, and nodes the backward runs."""
+        from scheduler.pytorch.compileanswer import choose
+
+        joint = read_joint(graph, info, self._cost, self._outputs_held)
+        others = partial(torch_choices, joint, graph, info, torch_choice)
+        answer = choose(joint.step, self.budget_bytes, self._effort, others)
+        self.plans.append(_described(joint.step, answer, self.budget_bytes))
+        choice = answer.choice
         kept = [joint.nodes[i] for i in choice.kept]
         again = [joint.nodes[i] for i in choice.again]
         return kept, [*again, *joint.backward]
 
 
-def _solver(plan: Callable[[Graph, Any], tuple[list[Node], list[Node]]]) -> Any:
+def _solver(planned: Callable[[], tuple[list[Node], list[Node]]]) -> Any:
     """Torch's interface for a choice of what is saved."""
     try:
         from torch._inductor.custom_graph_pass import CustomKnapsackSolver
@@ -245,13 +289,13 @@ def _solver(plan: Callable[[Graph, Any], tuple[list[Node], list[Node]]]) -> Any:
             node_info: Any,
             all_recomputable_banned_nodes: list[Node],
         ) -> tuple[list[int], list[int]]:
-            kept, again = plan(joint_graph, node_info)
+            kept, again = planned()
             # torch cuts the graph anew with what it is told here. Its items are the operations that
             # are slow; the tags, which are those of torch.utils.checkpoint, say it of all others.
             for node in kept:
-                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                node.meta["recompute"] = of_torch.CheckpointPolicy.MUST_SAVE
             for node in again:
-                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                node.meta["recompute"] = of_torch.CheckpointPolicy.MUST_RECOMPUTE
             rerun = set(again)
             items = range(len(all_recomputable_banned_nodes))
             back = [i for i in items if all_recomputable_banned_nodes[i] in rerun]
@@ -264,7 +308,8 @@ def _solver(plan: Callable[[Graph, Any], tuple[list[Node], list[Node]]]) -> Any:
     return Solver()
 
 
-def _described(step: StepGraph, choice: Choice, proven: bool, budget: int) -> CompiledPlan:
+def _described(step: StepGraph, answer: Answer, budget: int) -> CompiledPlan:
+    choice = answer.choice
     return CompiledPlan(
         budget,
         choice.peak_bytes,
@@ -272,6 +317,7 @@ def _described(step: StepGraph, choice: Choice, proven: bool, budget: int) -> Co
         tuple(step.early[i].name for i in choice.kept),
         tuple(step.early[i].name for i in choice.again),
         choice.again_time / max(step.forward_time, 1),
-        "optimal" if proven else "feasible",
+        answer.least_time / max(step.forward_time, 1),
+        "optimal" if answer.proven else "feasible",
         choice.set_by,
     )

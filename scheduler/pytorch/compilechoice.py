@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-__all__ = ["Choice", "Operation", "StepGraph", "ladder", "play"]
+__all__ = ["Choice", "Operation", "StepGraph", "front", "ladder", "play"]
 
 _WIDTH = 24  # operations that one step of the descent tries
 _WORK = 2_000_000  # operations that all of its plays run
@@ -229,8 +229,13 @@ def ladder(graph: StepGraph, steps: int = 24) -> list[Choice]:
             found[choice.kept] = choice
     for choice in _descent(graph, sizes):
         found[choice.kept] = choice
+    return front(found.values())
+
+
+def front(choices: Iterable[Choice]) -> list[Choice]:
+    """Those that no other one equals or beats in peak and in time, by peak."""
     best: list[Choice] = []
-    for choice in sorted(found.values(), key=lambda c: (c.peak_bytes, c.again_time, c.kept)):
+    for choice in sorted(choices, key=lambda c: (c.peak_bytes, c.again_time, c.kept)):
         if not best or choice.again_time < best[-1].again_time:
             best.append(choice)
     return best

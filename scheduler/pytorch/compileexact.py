@@ -14,63 +14,19 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from scheduler.errors import InfeasibleBudget, NoPlanFound
-from scheduler.pytorch.compilechoice import Choice, StepGraph, ladder, play
-from scheduler.text import format_bytes
+from scheduler.pytorch.compilechoice import Choice, StepGraph, play
 
-__all__ = ["choose", "quickest", "smallest"]
+__all__ = ["quickest", "smallest"]
 
 # CP-SAT multiplies sizes by lengths of intervals and adds the products up in 64 bits.
 _MOST = 2**61
 _MOST_TIME = 2**46
 
 
-def choose(graph: StepGraph, budget: int, effort: float) -> tuple[Choice, bool]:
-    """Choice of least time within `budget` bytes, and whether that is proven.
-
-    What is not proven comes from `ladder`, even where the search found better: so that it does not
-    depend on the budget, and a larger one never makes it slower.
-
-    Parameters
-    ----------
-    graph, budget
-        The step, and the bytes it may take.
-    effort
-        CP-SAT's deterministic seconds for each of at most two searches.
-
-    Raises
-    ------
-    InfeasibleBudget
-        Nothing fits, which is proven.
-    NoPlanFound
-        Nothing was found.
-    """
-    everything = play(graph, graph.free)
-    if everything.peak_bytes <= budget:
-        return everything, True
-    rungs = ladder(graph)
-    start = next((rung for rung in reversed(rungs) if rung.peak_bytes <= budget), None)
-    if start is not None and start.again_time == everything.again_time:
-        return start, True  # nothing runs again that need not
-    found, proven = quickest(graph, budget, start, effort)
-    if found is not None:
-        return (found, True) if proven else (start or found, False)
-    least, sure = smallest(graph, rungs[0], effort)
-    if least.peak_bytes <= budget:
-        return least, False
-    if sure:
-        raise InfeasibleBudget(budget, least.peak_bytes, least.set_by)
-    raise NoPlanFound(
-        f"found no choice of what to keep within {format_bytes(budget)}: the smallest peak found "
-        f"is {least.peak_bytes} bytes ({format_bytes(least.peak_bytes)}), set by {least.set_by}; "
-        "give that much, or a larger effort"
-    )
-
-
 def quickest(
     graph: StepGraph, budget: int, start: Choice | None, effort: float
-) -> tuple[Choice | None, bool]:
-    """Choice of least time within `budget` bytes, and whether that is proven.
+) -> tuple[Choice | None, bool, int]:
+    """Choice of least time within `budget` bytes, whether that is proven, and a lower bound.
 
     Parameters
     ----------
@@ -86,23 +42,28 @@ def quickest(
     Returns
     -------
     tuple
-        None and True: no choice fits. None and False: none was found.
+        None and True: no choice fits. None and False: none was found. Last, the femtoseconds that
+        every choice that fits runs again.
     """
     model = _Model(graph, budget)
     model.cp.minimize(model.time)
-    found, proven = model.solve(start, effort)
+    found, proven, bound = model.solve(start, effort)
+    # Times are rounded up to whole steps, and each operation by less than one.
+    least = max(0, bound - len(model.again) * (model.step > 1)) * model.step
     if found is not None and found.peak_bytes > budget:
-        return start, False  # rounding of sizes, on graphs beyond 64 bits
+        return start, False, 0  # rounding of sizes, on graphs beyond 64 bits
+    if model.rounded:
+        proven, least = False, 0
     if found is None or (start is not None and start.again_time < found.again_time):
-        return start, proven and start is None
-    return found, proven
+        return start, proven and start is None, least
+    return found, proven, least
 
 
 def smallest(graph: StepGraph, start: Choice, effort: float) -> tuple[Choice, bool]:
     """Choice of least peak, and whether that is proven; `start` is any choice."""
     model = _Model(graph, start.peak_bytes)
     model.cp.minimize(model.peak)
-    found, proven = model.solve(start, effort)
+    found, proven, _ = model.solve(start, effort)
     if found is None or found.peak_bytes > start.peak_bytes:
         return start, False
     return found, proven and not model.rounded
@@ -142,9 +103,9 @@ class _Model:
         self._forward(held)
         self._backward(held + held_backward)
         total = sum(op.time for op in graph.early)
-        step = -(-total // _MOST_TIME)
+        self.step = max(1, -(-total // _MOST_TIME))
         self.time = sum(
-            -(-graph.early[i].time // step) * self.again[i]
+            -(-graph.early[i].time // self.step) * self.again[i]
             for i in self.again
             if graph.early[i].forward
         )
@@ -284,21 +245,21 @@ class _Model:
         graph = self.graph
         made = {b: t for t, op in enumerate(graph.late) for b in op.makes}
         ends = {b: slot // self.width for b, slot in self.last.items()}
-        for t, op in enumerate(graph.late):
+        for t in range(len(graph.late)):
             sure = sum(self.sizes[b] for b, s in made.items() if s <= t <= ends[b])
             terms = []
             for buffer, end in ends.items():
                 i = graph.maker.get(buffer)
                 if i is None or end < t or (graph.outputs_held and buffer in graph.outputs):
                     continue
-                if buffer in op.reads:
+                if self.first.get(i, t + 1) <= t:  # kept, or run again by now
                     sure += self.sizes[buffer]
                 else:
                     terms.append(self.sizes[buffer] * self.keep[i])
             self.cp.add(sure + sum(terms) <= room)
 
-    def solve(self, start: Choice | None, effort: float) -> tuple[Choice | None, bool]:
-        """The best choice found, and whether the search came to its end."""
+    def solve(self, start: Choice | None, effort: float) -> tuple[Choice | None, bool, int]:
+        """The best choice found, whether the search came to its end, and the objective's bound."""
         if start is not None:
             again, kept = set(start.again), set(start.kept)
             for i, op in enumerate(self.graph.early):
@@ -312,6 +273,7 @@ class _Model:
         status = solver.solve(self.cp)
         proven = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return None, proven
+            return None, proven, 0
+        bound = math.ceil(solver.best_objective_bound - 1e-6)
         kept_now = [i for i in self.keep if solver.boolean_value(self.keep[i])]
-        return play(self.graph, kept_now), proven
+        return play(self.graph, kept_now), proven, bound

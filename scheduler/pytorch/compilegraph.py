@@ -6,20 +6,21 @@ nothing and keeps what it looks into alive. Operations whose results are all vie
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils.checkpoint as of_torch
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.checkpoint import CheckpointPolicy
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.clock import Roofline, _flops, _moves
+from scheduler.pytorch.clock import Roofline, flops, moves
 from scheduler.pytorch.compilechoice import Operation, StepGraph
 from scheduler.pytorch.tracker import storage_bytes
 
-__all__ = ["Joint", "parts", "read_joint"]
+__all__ = ["Joint", "once", "parts", "read_joint"]
 
 # A kernel turns a number among its arguments into a tensor: 8 bytes, and 4 in another type.
 _NUMBERS = 16
@@ -42,17 +43,41 @@ class Joint:
     step: StepGraph
     nodes: tuple[Node, ...]
     backward: tuple[Node, ...]
+    _ids: dict[int, int]  # buffers by the storages that the graph was traced with
+
+    def keeping(self, saved: Iterable[Node]) -> set[int]:
+        """Early operations to keep so that the backward has what `saved` would give it.
+
+        torch's partitioner also saves what only the backward computes, where that needs no
+        gradient; here the operations that it is made of are kept instead.
+        """
+        late = {buffer: op for op in self.step.late for buffer in op.makes}
+        stack = [self._ids.get(_key(tensor), -1) for node in saved for tensor in _tensors(node)]
+        seen: set[int] = set()
+        while stack:
+            buffer = stack.pop()
+            i = self.step.maker.get(buffer, -1)
+            op = self.step.early[i] if i >= 0 else late.get(buffer)
+            if buffer in seen or op is None:
+                continue
+            seen.add(buffer)
+            if i < 0 or op.fixed == "again":
+                stack.extend(op.reads)
+        makers = {self.step.maker[buffer] for buffer in seen if buffer in self.step.maker}
+        return makers.intersection(self.step.free)
 
 
-def read_joint(graph: Graph, info: Any, roofline: Roofline, outputs_held: bool) -> Joint:
+def read_joint(
+    graph: Graph, info: Any, cost: Roofline | Callable[[Node], float], outputs_held: bool
+) -> Joint:
     """Read what `torch._functorch.partitioners` passes to a knapsack solver.
 
     Parameters
     ----------
     graph, info
         The joint graph, and torch's ``NodeInfo`` of it.
-    roofline
-        Times of the operations.
+    cost
+        Times of the operations: by a roofline, or as a function of the node, in any one unit.
     outputs_held
         Does the caller hold the outputs during the backward?
 
@@ -61,14 +86,14 @@ def read_joint(graph: Graph, info: Any, roofline: Roofline, outputs_held: bool) 
     UnsupportedModel
         Sizes are symbolic, or the graph has tags of `torch.utils.checkpoint`.
     """
-    return _Reader(graph, info, roofline).joint(outputs_held)
+    return _Reader(graph, info, cost).joint(outputs_held)
 
 
 class _Reader:
-    def __init__(self, graph: Graph, info: Any, roofline: Roofline) -> None:
+    def __init__(self, graph: Graph, info: Any, cost: Roofline | Callable[[Node], float]) -> None:
         self.graph = graph
         self.info = info
-        self.roofline = roofline
+        self.cost = cost
         self.ids: dict[int, int] = {}
         self.sizes: list[int] = []
         self.held = _NUMBERS
@@ -108,7 +133,7 @@ class _Reader:
             self.held_backward,
             outputs_held,
         )
-        return Joint(step, tuple(node for _, node in early), tuple(backward))
+        return Joint(step, tuple(node for _, node in early), tuple(backward), self.ids)
 
     def _border(self, nodes: list[Node]) -> int:
         """Position of the first reader of a gradient; all of the forward stands before it."""
@@ -139,7 +164,7 @@ class _Reader:
 
     def _input(self, node: Node) -> None:
         for tensor in _tensors(node):
-            key = tensor.untyped_storage()._cdata
+            key = _key(tensor)
             if key in self.ids:
                 continue
             self.ids[key] = len(self.sizes)
@@ -162,7 +187,7 @@ class _Reader:
         reads = sorted({b for read in node.all_input_nodes for b in self._buffers(read)})
         makes: list[int] = []
         for tensor in _tensors(node):
-            key = tensor.untyped_storage()._cdata
+            key = _key(tensor)
             if key not in self.ids:
                 self.ids[key] = len(self.sizes)
                 self.sizes.append(_bytes(tensor, node))
@@ -177,31 +202,35 @@ class _Reader:
                     f"operation {node.name!r} is tagged by torch.utils.checkpoint; remove the "
                     "checkpoint from what is compiled, the budget chooses for it"
                 )
-            fixed = "keep" if _once(node) else None
+            fixed = "keep" if once(node) else None
         elif early:
             fixed = "again"
         return Operation(node.name, self._time(node), tuple(reads), tuple(makes), fixed, forward)
 
     def _buffers(self, node: Node) -> list[int]:
-        keys = (tensor.untyped_storage()._cdata for tensor in _tensors(node))
+        keys = (_key(tensor) for tensor in _tensors(node))
         return [self.ids[key] for key in keys if key in self.ids]
 
     def _time(self, node: Node) -> int:
-        """Femtoseconds by the roofline, at least 1."""
-        if not isinstance(node.target, torch._ops.OpOverload) or not _moves(node.target):
-            return 1
-        args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
-        result = node.meta.get("val")
-        tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
-        moved = sum(t.numel() * t.element_size() for t in tensors)
-        made = _tensors(node)
-        wide = self.roofline.wide_flops_per_second
-        rate = self.roofline.flops_per_second
-        if wide is not None and made and made[0].element_size() > 2:
-            rate = wide
-        flops = _flops(node.target, args, kwargs, result)
-        seconds = max(flops / rate, moved / self.roofline.bytes_per_second)
+        """Femtoseconds, at least 1."""
+        seconds = _seconds(node, self.cost) if isinstance(self.cost, Roofline) else self.cost(node)
         return max(1, round(seconds * 1e15))
+
+
+def _seconds(node: Node, roofline: Roofline) -> float:
+    if not isinstance(node.target, torch._ops.OpOverload) or not moves(node.target):
+        return 0.0
+    args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
+    result = node.meta.get("val")
+    tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
+    moved = sum(t.numel() * t.element_size() for t in tensors)
+    made = _tensors(node)
+    wide = roofline.wide_flops_per_second
+    rate = roofline.flops_per_second
+    if wide is not None and made and made[0].element_size() > 2:
+        rate = wide
+    products = flops(node.target, args, kwargs, result)
+    return max(products / rate, moved / roofline.bytes_per_second)
 
 
 def parts(node: Node) -> list[Node]:
@@ -211,6 +240,11 @@ def parts(node: Node) -> list[Node]:
 
 def _value(value: Any) -> Any:
     return value.meta.get("val") if isinstance(value, Node) else value
+
+
+def _key(tensor: torch.Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
@@ -233,20 +267,31 @@ def _changes(node: Node) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def _once(node: Node) -> bool:
+def once(node: Node) -> bool:
     """Say whether running the operation twice would not give the same result, or is torch's ban."""
     if _recompute_tag(node) is False:
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or _changes(node):
         return True
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
+    if torch.Tag.nondeterministic_seeded in node.target.tags and not _draws_nothing(node):
         return True
     return node.target.namespace in ("_c10d_functional", "c10d_functional")
+
+
+def _draws_nothing(node: Node) -> bool:
+    """Say whether an operation that can drop out is told to drop nothing: attention, mostly."""
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    for at, argument in enumerate(arguments):
+        if argument.name == "dropout_p":
+            given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p")
+            return bool((argument.default_value if given is None else given) == 0)
+    return False
 
 
 def _recompute_tag(node: Node) -> bool | None:
     """True, False, None: tagged to run again, to be saved, not at all."""
     tag = node.meta.get("recompute")
-    if tag in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+    policy = of_torch.CheckpointPolicy
+    if tag in (policy.MUST_RECOMPUTE, policy.PREFER_RECOMPUTE):
         return True
-    return False if tag == CheckpointPolicy.MUST_SAVE else None
+    return False if tag == policy.MUST_SAVE else None
