@@ -110,8 +110,10 @@ def wanted(
     tuple
         At most `MOST_OPTIONS` of the Pareto set, after those that people choose by hand; and the
         most, in ms, that the best of the Pareto set that is left takes longer than the best of all
-        of it, at any budget of bytes.
+        of it, at any budget of bytes. There are none for a block that changes what it is given.
     """
+    if any(inside.given.intersection(operation.changes) for operation in inside.forward):
+        return (), 0.0
     block = problem(inside, recompute_time)
     whole = saved_bytes
     if inside.output in inside.saved - inside.given:
@@ -119,6 +121,8 @@ def wanted(
     best = pareto(block)
     # Results that take as much as the whole saved set are no option, and are to take no place.
     best = Pareto((each for each in best if each.saved_bytes < whole), best.gap_time)
+    if not best:  # it saves nothing, or makes nothing that it saves
+        return (), 0.0
     thinned = thin(best, MOST_OPTIONS + 1)  # one keeps nothing: a checkpoint of the block
     found = tuple(
         Wanted(
@@ -174,15 +178,16 @@ def option_cost(want: Wanted, way: Sizes, whole: Sizes, more: int = 0) -> Option
     x, w = whole.output_bytes, way.saved_bytes
     # What the replay counts during the backward, the whole saved set being live again.
     outputs = 2 if whole.output_saved or way.output_saved else 1
-    counted = whole.saved_bytes + outputs * x + whole.input_bytes + whole.gradient_bytes
-    above = way.backward_peak - counted
+    held = whole.saved_bytes + outputs * x
+    made = whole.input_bytes + whole.gradient_bytes
+    above = way.backward_peak - held - made
     return OptionCost(
         want.name,
         w,
         want.recompute_time,
         forward_transient_bytes=max(way.forward_peak + more - x - w, 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=max(-above, 0),
+        backward_overlap_bytes=min(max(-above, 0), held, made),
         input_saved=way.input_saved,
         output_saved=way.output_saved,
         keeps=want.keeps,

@@ -18,6 +18,7 @@ from scheduler.pytorch.blocks import check_unwrapped, switch_off_cache
 from scheduler.pytorch.coverage import Coverage
 from scheduler.pytorch.recompute import Recomputation
 from scheduler.pytorch.segment import Block, Segment
+from scheduler.pytorch.selective import check_torch
 from scheduler.pytorch.sharded import check_units
 from scheduler.pytorch.stacks import find_blocks
 from scheduler.text import ordinal
@@ -182,11 +183,23 @@ def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keep
                 "for a checkpoint around it; compile its forward instead, before the plan is "
                 "applied: block.forward = torch.compile(block.forward)"
             )
-        if name in policies and hasattr(module.forward, "_torchdynamo_orig_callable"):
+        if name in policies:
+            check_torch()
+        if name in policies and any(map(_is_compiled, module.modules())):
             raise UnsupportedModel(
-                f"block {name!r} is compiled, and the plan keeps results from inside it, which "
-                "compiled code does not hand out one by one; solve costs without options for it"
+                f"block {name!r} is compiled, or a part of it is, and the plan keeps results from "
+                "inside it, which compiled code does not hand out one by one; solve costs without "
+                "options for it"
             )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Say whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
+    return (
+        hasattr(module.forward, "_torchdynamo_orig_callable")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module, "_orig_mod")
+    )
 
 
 def _members(item: Item) -> range:

@@ -111,6 +111,12 @@ class Calls:
     def check_complete(self) -> None:
         """Raise `UnsupportedModel` where not all blocks were called."""
         if len(self.calls) < len(self.names):
+            if torch._guards.TracingContext.try_get() is not None:  # as torch 2.4 does
+                raise UnsupportedModel(
+                    f"torch {torch.__version__} cannot compile a block inside a checkpoint: while "
+                    f"it compiles {self.names[len(self.calls) - 1]!r} it runs the segment again; "
+                    "do not compile the blocks, or use a newer torch"
+                )
             raise UnsupportedModel(
                 f"block {self.names[len(self.calls)]!r} was not called, though the plan runs it in "
                 "one segment with others; blocks that may be skipped, or that run twice in a row, "

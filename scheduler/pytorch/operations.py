@@ -9,19 +9,22 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from scheduler.errors import UnsupportedModel
 from scheduler.inside import Inside, Operation
 from scheduler.pytorch.clock import Clock
 from scheduler.pytorch.isolate import Sink, Task, gate
+from scheduler.pytorch.keeping import changed, is_random
 from scheduler.pytorch.tracker import storage_bytes
 
 __all__ = ["Inside", "Operation", "look_inside"]
+
+_LIFT = torch.ops.aten.lift_fresh.default
 
 
 def look_inside(task: Task, clock: Clock) -> Inside:
@@ -137,10 +140,12 @@ class _Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in SAC_IGNORED_OPS:
+        if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
-        reads = self._seen((args, kwargs))
-        changes = self._seen(_changed(func, args, kwargs, self._counted))
+        # What Python makes a tensor of is seen here first, and made anew in each run.
+        reads = () if func is _LIFT else self._seen((args, kwargs))
+        written = changed(func, args, kwargs)
+        changes = self._seen([t for t in written if id(t.untyped_storage()) not in self._counted])
         before = len(self.sizes)
         start = self._clock.mark()
         result = func(*args, **kwargs)
@@ -156,7 +161,7 @@ class _Recorder(TorchDispatchMode):
                 changes,
                 tuple(i for i in results if i < before),
                 (start, end),
-                torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
+                is_random(func),
             )
         )
         self._calls[name] += 1
@@ -188,19 +193,3 @@ class _Recorder(TorchDispatchMode):
     def _seen(self, values: Any, *, made: bool = False) -> tuple[int, ...]:
         tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
         return tuple(dict.fromkeys(self.storage(tensor, made=made) for tensor in tensors))
-
-
-def _changed(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], counted: set[int]
-) -> list[torch.Tensor]:
-    """The arguments that an operation writes to."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return []
-    changed = []
-    for i, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[i] if i < len(args) else kwargs.get(argument.name)
-        changed += [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    return [t for t in changed if id(t.untyped_storage()) not in counted]

@@ -15,7 +15,7 @@ from scheduler.optioncosts import Wanted, option_cost, wanted
 from scheduler.pytorch.clock import Clock
 from scheduler.pytorch.isolate import Peaks, Task, see_bytes
 from scheduler.pytorch.operations import look_inside
-from scheduler.pytorch.selective import HandedBack, Selection
+from scheduler.pytorch.selective import HandedBack, Selection, check_torch
 
 __all__ = ["Options", "see_options"]
 
@@ -66,8 +66,9 @@ def see_options(name: str, task: Task, peaks: Peaks, clock: Clock) -> Options:
     Raises
     ------
     UnsupportedModel
-        Its operations are not the same each time that it runs.
+        Its operations are not the same each time that it runs, or torch cannot keep their results.
     """
+    check_torch()
     inside = look_inside(task, clock)
     if not peaks.repeatable:
         return Options(inside, (), 0.0)

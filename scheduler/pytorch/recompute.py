@@ -60,9 +60,10 @@ class Recomputation:
         for norm, (momentum, count) in zip(self._norms, self._statistics, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
         for (_, count), version in zip(self._statistics, self._counted, strict=True):
-            if _version(count) != version:  # torch stops early: not all may have counted
+            # torch stops early, and a norm may run twice: not all have counted once.
+            if more := _version(count) - version:
                 with torch.no_grad():
-                    count.sub_(1)
+                    count.sub_(more)
 
 
 def _version(count: torch.Tensor | None) -> int:
