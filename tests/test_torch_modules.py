@@ -209,7 +209,9 @@ Pair = namedtuple("Pair", ["x", "bias"])
 
 
 @pytest.mark.parametrize(
-    "pack", [lambda x, bias: (x, bias), lambda x, bias: [x, None, bias], Pair], ids=["tuple", "list", "namedtuple"]
+    "pack",
+    [lambda x, bias: (x, bias), lambda x, bias: [x, None, bias], Pair],
+    ids=["tuple", "list", "namedtuple"],
 )
 def test_a_block_that_passes_an_argument_on(pack: Any) -> None:
     class Passes(Model):

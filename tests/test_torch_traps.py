@@ -14,6 +14,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from scheduler import Plan, frontier, solve
 from scheduler.errors import UnsupportedModel
 from scheduler.pytorch import apply, measure, profile
+from tests.models import mean_square, noise
 
 
 def mean(output: Any) -> torch.Tensor:
@@ -230,3 +231,25 @@ def test_a_module_called_embedding_is_not_mistaken_for_the_layer() -> None:
     assert costs.layers[0].name == "(embedding)"
     with apply(solve(costs, budget="1GB", method="every-layer"), model):
         assert measure(model, x, mean).forwards == {f"layers.{i}": 2 for i in range(4)}
+
+
+class Early(nn.Module):
+    """Its backward begins without anything saved; its forward begins at its peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = (x.repeat(1, 8) * 2).view(-1, 8, 8).sum(1)
+        return (x * 1.5 + 2 * torch.tanh(self.linear(wide))) * 3
+
+
+def test_what_a_backward_makes_before_a_recomputation_is_counted() -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(*[Early() for _ in range(4)]), noise(64, 8)
+    costs = profile(model, inputs, mean_square)
+    for method in ("every-layer", "uniform"):
+        plan = solve(costs, budget="1GB", method=method)
+        with apply(plan, model):
+            assert measure(model, inputs, mean_square).peak_bytes <= plan.peak_bytes

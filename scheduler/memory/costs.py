@@ -186,7 +186,7 @@ def _layer(
         recompute_time=(seen.recompute_time if recomputable else seen.forward_time) * 1e3,
         output_bytes=output,
         saved_bytes=kept.saved_bytes,
-        forward_transient_bytes=max(seen.forward_peak - held, 0),
+        forward_transient_bytes=max(seen.forward_peak, seen.again_peak, held) - held,
         drop_transient_bytes=max(seen.drop_peak - output, 0) if recomputable else None,
         backward_transient_bytes=max(above, 0),
         backward_overlap_bytes=min(max(-above, 0), kept.saved_bytes, made),

@@ -82,7 +82,8 @@ def block_options(
         way = _under(at, gpu, want.kept, kept.input_bytes)
         if way.saved_bytes <= kept.saved_bytes:
             want = want if named else replace(want, keeps=())
-            options.append(option_cost(want, way, whole, more))
+            again = max(seen.again_peak - seen.forward_peak, 0)
+            options.append(option_cost(want, way, whole, more + again))
     return tuple(options)
 
 

@@ -137,6 +137,10 @@ class Paper:
         """Measure the peak from now on."""
         self._ledger.peak = self._ledger.live
 
+    def raise_peak(self, peak: int) -> None:
+        """Measure the peak from an earlier moment on, at which it was `peak`."""
+        self._ledger.peak = max(self._ledger.peak, peak)
+
     def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
         """A parameter: not counted; `trained` gives it a place for its gradient."""
         if not trained:

@@ -15,6 +15,7 @@ from scheduler.memory.kernels import add, cast, linear, scale, unary
 from scheduler.memory.mixture import mixture
 from scheduler.memory.modules import mlp, norm
 from scheduler.memory.paper import Paper, Value
+from scheduler.memory.selective import Selective
 from scheduler.memory.setting import Setting
 
 __all__ = ["Seen", "block", "flops_share", "head", "rehearse"]
@@ -26,13 +27,16 @@ Forward = Callable[[Paper, Setting, Value], Value]
 class Seen:
     """Bytes seen while a layer ran on paper, its input and its parameters not counted; seconds.
 
-    The backward's peak holds the saved set, the output's gradient, and what it makes.
+    The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
+    recomputation, up to the last saved tensor, holds what the backward has made before it, beyond
+    the output's gradient; 0 for the loss.
     """
 
     saved_bytes: int
     gradient_bytes: int
     forward_peak: int
     drop_peak: int
+    again_peak: int
     backward_peak: int
     forward_time: float
     recompute_time: float
@@ -70,11 +74,23 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
         gradient_bytes=paper.live - inputs - (loss.bytes if loss is not None else 0),
         forward_peak=forward_peak,
         drop_peak=dropping.peak,
+        again_peak=0 if scalar else _again_peak(forward, at, gpu),
         backward_peak=paper.peak,
         forward_time=seconds,
         recompute_time=paper.saved_at,
         backward_time=paper.seconds - start,
     )
+
+
+def _again_peak(forward: Forward, at: Setting, gpu: Gpu) -> int:
+    paper = Selective(gpu, (), flops_share=flops_share(at))
+    x = paper.source(at.tokens * at.shape.width, at.stream)
+    made = paper.checkpoint(lambda paper, x: forward(paper, at, x), x)
+    root, elements, size = made.node, made.elements, made.size
+    assert root is not None
+    del made
+    paper.backward(root, paper.compute((), elements, size))
+    return paper.again_peak - elements * size
 
 
 def block(paper: Paper, at: Setting, x: Value) -> Value:

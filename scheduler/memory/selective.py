@@ -51,6 +51,11 @@ class Selective(Paper):
         As in `Paper`.
     kept
         Which operations' results are kept: their positions in the forward, from 0.
+
+    Attributes
+    ----------
+    again_peak
+        Most bytes that were live while the forward ran again.
     """
 
     def __init__(self, gpu: Gpu, kept: Collection[int], *, flops_share: float = 1.0) -> None:
@@ -58,7 +63,7 @@ class Selective(Paper):
         self._kept = frozenset(kept)
         self._stage = _Stage.BACKWARD
         self._rerun: Callable[[], object] = lambda: None
-        self._position = self._saves = 0
+        self._position = self._saves = self.again_peak = 0
         self._results: dict[int, list[Value]] = {}
         # Weakly, as torch does: what a node saved that is gone is not made again for it.
         self._places: list[weakref.ref[_Later]] = []
@@ -76,10 +81,14 @@ class Selective(Paper):
         """What was to be saved in this place; let go of here."""
         if place not in self._found:
             self._position, self._stage = 0, _Stage.AGAIN
+            before = self.peak
+            self.reset_peak()
             try:
                 self._rerun()
             except _Stop:
                 self._stage = _Stage.BACKWARD
+            self.again_peak = self.peak
+            self.raise_peak(before)
         return self._found.pop(place)
 
     def run(

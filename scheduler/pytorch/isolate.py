@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.errors import UnsupportedModel
 from scheduler.layers import LayerCost
@@ -30,7 +31,9 @@ from scheduler.pytorch.tracker import MemoryTracker, storage_bytes
 class Peaks:
     """Bytes seen while a layer ran by itself; times in ms.
 
-    `repeatable`: running its forward again changes nothing else.
+    `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
+    recomputation, beside the gradient that its backward is given: that begins when the backward
+    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
     """
 
     input_bytes: int
@@ -46,6 +49,7 @@ class Peaks:
     recompute_time: float = 0.0
     backward_time: float = 0.0
     repeatable: bool = True
+    again_peak: int = 0
 
     @property
     def spare_bytes(self) -> int:
@@ -76,7 +80,7 @@ class Peaks:
             recompute_time=min(self.recompute_time, self.forward_time),
             output_bytes=x,
             saved_bytes=w,
-            forward_transient_bytes=max(self.forward_peak - x - w, 0),
+            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
             drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
             backward_transient_bytes=transient,
             backward_overlap_bytes=min(overlap, held, made),
@@ -176,15 +180,55 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = buffers == buffer_versions(module)
     peaks, layout = see_bytes(task)
+    again_peak = _again_peak(task) if repeatable else None
     forward, again, backward = times
     peaks = replace(
         peaks,
         forward_time=forward,
         recompute_time=again,
         backward_time=backward,
-        repeatable=repeatable,
+        repeatable=again_peak is not None,
+        again_peak=again_peak or 0,
     )
     return peaks, layout
+
+
+def _again_peak(task: Task) -> int | None:
+    """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
+    found: list[int] = []
+    runs = 0
+
+    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
+        def body(given: torch.Tensor) -> torch.Tensor:
+            nonlocal runs
+            runs += 1
+            tracker.reset_peak()
+            try:
+                return task.run(given, sides)
+            finally:  # torch ends it by an error
+                found.append(tracker.peak("layer"))
+
+        return checkpoint(body, activation, use_reentrant=False)
+
+    task.clear()
+    box: list[Any] = []
+    tracker, door = MemoryTracker(), gate(task.template.device)
+    door.grad = torch.zeros_like(door)  # as in `see_bytes`
+    with tracker, tracker.tag("layer"):
+        out = replace(task, run=run).forward(door, [task.template])
+        if not out.requires_grad:
+            return 0
+        box.append(task.gradient(out))
+        given = storage_bytes(box[0])
+        with tracker.tag("sink"):
+            scalar = Sink.apply(out, box)
+        del out
+        try:
+            scalar.backward()  # what it starts from stays to its end, in a step as here
+        except CheckpointError:
+            return None
+    task.clear()
+    return max(found[1] - given, 0) if runs > 1 else 0
 
 
 def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:

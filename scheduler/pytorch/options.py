@@ -37,6 +37,7 @@ class Option:
 
     def cost(self, layer: Peaks, more: int) -> OptionCost:
         """What it costs, for the block as `layer`, with `more` bytes live in every forward."""
+        more += max(layer.again_peak - layer.forward_peak, 0)
         return option_cost(self.want, self.peaks, layer, more)
 
 
