@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -35,17 +35,19 @@ _HOOKS = getattr(of_torch, "_checkpoint_hook", None)
 _TAKE_EARLY_STOP = "early_stop" in inspect.signature(of_torch.checkpoint).parameters
 
 
-@contextmanager
-def stopping(early: bool) -> Iterator[dict[str, Any]]:
-    """Make a checkpoint inside it, with the keywords it gives.
+_NOTHING: AbstractContextManager[Any] = nullcontext()  # one for all: this is on every call's way
+
+
+def stopping(early: bool) -> tuple[AbstractContextManager[Any], dict[str, Any]]:
+    """A context and keywords to make a checkpoint with.
 
     `early`: its recomputation ends with the last tensor that is saved, else where the body ends.
     """
-    if early or _TAKE_EARLY_STOP:
-        yield {"early_stop": early} if _TAKE_EARLY_STOP else {}
-        return
-    with of_torch.set_checkpoint_early_stop(False):  # also of the checkpoints inside
-        yield {}
+    if _TAKE_EARLY_STOP:
+        return _NOTHING, {"early_stop": early}
+    if early:
+        return _NOTHING, {}
+    return of_torch.set_checkpoint_early_stop(False), {}  # also of the checkpoints inside
 
 
 def frame(
@@ -66,7 +68,8 @@ def frame(
         torch makes its checkpoints in another way.
     """
     if _GENERATOR is not None and _HOOKS is not None:
-        with stopping(early) as keywords:
+        context, keywords = stopping(early)
+        with context:
             settings = (True, lambda: (nullcontext(), again), "default", False, *keywords.values())
             steps = _GENERATOR(body, *settings, activation)
             next(steps)

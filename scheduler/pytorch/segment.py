@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -43,7 +44,9 @@ class Block(Replaced):
         self.calls = 0
         self._own = module.__dict__.get("forward")
         self.original = module.forward
-        self._parts = [part for part in module.modules() if not isinstance(part, _BatchNorm)]
+        self._buffers = [
+            part._buffers for part in module.modules() if not isinstance(part, _BatchNorm)
+        ]
         _outside_graphs()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,9 +83,8 @@ class Block(Replaced):
         """
         return [
             (id(buffer), buffer._version)
-            for part in self._parts
-            if part._buffers
-            for buffer in part._buffers.values()
+            for buffers in self._buffers
+            for buffer in buffers.values()
             if buffer is not None
         ]
 
@@ -143,6 +145,9 @@ class Segment:
         self._keeps = {block.name: keeps[block.name] for block in blocks if block.name in keeps}
         self._names = [block.name for block in blocks]
         self._steps = steps_of(item)
+        # The block, where a checkpoint is of one and keeps it whole.
+        plain = isinstance(item, Checkpoint) and item.body == (Keep(item.first),)
+        self._single = self._steps[0].keep if plain else None
         self._passage = Passage(self._names)
         self._norms = [
             module
@@ -193,6 +198,8 @@ class Segment:
         self, item: Item, calls: Calls, *, ran: bool
     ) -> Callable[[torch.Tensor], tuple[torch.Tensor, Any]]:
         """What a checkpoint runs; `ran`: only again, its first forward is that of the model."""
+        if self._single is not None and item is self.item:  # the usual case, without detours
+            return partial(self._run_block, self._single, calls=calls)
 
         def body(activation: torch.Tensor) -> tuple[torch.Tensor, Any]:
             nonlocal ran
@@ -231,7 +238,8 @@ class Segment:
         self, item: Item, activation: torch.Tensor, calls: Calls, *, keeping: bool
     ) -> tuple[torch.Tensor, Any]:
         version = activation._version
-        with stopping(_stops_early(item)) as keywords:
+        context, keywords = stopping(_stops_early(item))
+        with context:
             result: tuple[torch.Tensor, Any] = checkpoint(
                 self._body(item, calls, ran=False),
                 activation,

@@ -7,6 +7,7 @@ runs no hooks, and runs blocks whose backward comes later: it gathers them itsel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
@@ -16,7 +17,13 @@ from scheduler.errors import UnsupportedModel
 
 def is_unit(module: nn.Module) -> bool:
     """Say whether a module is a unit of fully_shard: by name, as importing FSDP is slow."""
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    kind: Any = type(module)
+    return _is_of_units(kind)
+
+
+@lru_cache(maxsize=256)
+def _is_of_units(kind: Any) -> bool:
+    return any(each.__name__ == "FSDPModule" for each in kind.__mro__)
 
 
 def gather(module: Any) -> None:
