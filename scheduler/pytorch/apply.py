@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
@@ -22,7 +22,7 @@ from scheduler.pytorch.selective import check_torch
 from scheduler.pytorch.sharded import check_units
 from scheduler.pytorch.stacks import find_blocks
 from scheduler.text import ordinal
-from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of, options_of
 
 __all__ = ["Handle", "Recomputation", "apply"]
 
@@ -137,13 +137,11 @@ def _check_kind(plan: Plan) -> None:
             "this is the plan of a graph, which has steps in place of items; apply it with "
             "apply_graph(plan.steps, trace(model, inputs), model)"
         )
-    for item in _all_items(plan.items):
-        if not isinstance(item, Keep) or item.option is None:
-            continue
-        name = plan.layers[item.layer]
+    for layer, option in options_of(plan.items).items():
+        name = plan.layers[layer]
         if not plan.policies.get(name):
             raise InvalidPlan(
-                f"the plan keeps {name!r} with option {item.option!r}, and does not say which "
+                f"the plan keeps {name!r} with option {option!r}, and does not say which "
                 "results that keeps; solve costs from profile(..., options=True), or without "
                 "options"
             )
@@ -183,9 +181,10 @@ def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keep
                 "for a checkpoint around it; compile its forward instead, before the plan is "
                 "applied: block.forward = torch.compile(block.forward)"
             )
-        if name in policies:
-            check_torch()
-        if name in policies and any(map(_is_compiled, module.modules())):
+        if name not in policies:
+            continue
+        check_torch()
+        if any(map(_is_compiled, module.modules())):
             raise UnsupportedModel(
                 f"block {name!r} is compiled, or a part of it is, and the plan keeps results from "
                 "inside it, which compiled code does not hand out one by one; solve costs without "
@@ -204,15 +203,6 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def _members(item: Item) -> range:
     return range(first_of(item), last_of(item) + 1)
-
-
-def _all_items(items: Sequence[Item]) -> Iterator[Item]:
-    todo = list(items)
-    while todo:
-        item = todo.pop()
-        yield item
-        if isinstance(item, Checkpoint):
-            todo.extend(item.body)
 
 
 def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[str]:

@@ -9,7 +9,6 @@ place (`solvers.ties`) is looked at again in the block that runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,12 +16,10 @@ import torch.utils.checkpoint as of_torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scheduler.errors import UnsupportedModel
+from scheduler.keeps import Keeps
 from scheduler.text import ordinal
 
-__all__ = ["Call", "RandomStates", "Repetition", "Watch"]
-
-Call = tuple[str, int]
-"""An operation's name and which call of it in the block's forward, from 0."""
+__all__ = ["RandomStates", "Repetition", "Watch"]
 
 _PROFILE = (
     "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
@@ -44,7 +41,7 @@ class Watch:
         Is an operation kept that draws random numbers?
     """
 
-    def __init__(self, block: str, keeps: Iterable[Call]) -> None:
+    def __init__(self, block: str, keeps: Keeps) -> None:
         self.block = block
         self.ran: list[Any] = []
         self._wanted = frozenset(keeps)

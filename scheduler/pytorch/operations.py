@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -43,35 +44,18 @@ def look_inside(task: Task, clock: Clock) -> Inside:
             raise UnsupportedModel(
                 "its operations change from run to run, so that none can be chosen to be kept"
             )
-    return Inside(
-        _timed([a.forward for a in attempts]),
-        _timed([a.backward for a in attempts]),
-        first.storage_bytes,
-        first.given,
-        first.output,
-        first.saved,
-        first.stop,
+    return replace(
+        first,
+        forward=_timed([a.forward for a in attempts]),
+        backward=_timed([a.backward for a in attempts]),
     )
 
 
 def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
     """The operations of the first attempt, with the medians of all times."""
-    made = []
-    for same in zip(*attempts, strict=False):
-        one = same[0]
-        made.append(
-            Operation(
-                one.name,
-                one.call,
-                one.reads,
-                one.makes,
-                one.changes,
-                one.views,
-                median(o.time for o in same),
-                one.random,
-            )
-        )
-    return tuple(made)
+    return tuple(
+        replace(same[0], time=median(o.time for o in same)) for same in zip(*attempts, strict=False)
+    )
 
 
 def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:

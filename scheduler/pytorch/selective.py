@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +9,8 @@ import torch
 import torch.utils.checkpoint as of_torch
 
 from scheduler.errors import UnsupportedModel
-from scheduler.pytorch.keeping import Call, RandomStates, Repetition, Watch
+from scheduler.keeps import Keeps
+from scheduler.pytorch.keeping import RandomStates, Repetition, Watch
 
 __all__ = ["HandedBack", "Selection", "Together", "check_torch"]
 
@@ -45,7 +45,7 @@ class Selection:
         been changed since.
     """
 
-    def __init__(self, block: str, keeps: Iterable[Call]) -> None:
+    def __init__(self, block: str, keeps: Keeps) -> None:
         watch = Watch(block, keeps)
         # Whether what is kept is changed is seen to by the watch, which knows by what.
         forward, again = of_torch.create_selective_checkpoint_contexts(
