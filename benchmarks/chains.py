@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import scheduler
-from scheduler.costs import CostGraph, LayerCost
-from solvers import frontier
+from scheduler.costs.costgraph import CostGraph, LayerCost
+from solvers.chain import frontier
+from solvers.chain.methods import METHODS
 from solvers.problem import Chain
-from solvers.registry import METHODS
 from solvers.replay import replay
 from solvers.schedule import keep_all
 from solvers.solution import Infeasible, Solution, Status, Unsuitable, keep_all_time

@@ -29,8 +29,8 @@ from gpu_report import Report, Row, Setup, record, table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
+from scheduler.common.text import format_bytes
 from scheduler.pytorch import apply, measure, profile
-from scheduler.text import format_bytes
 
 ANY = 10**15
 LIMIT = 150.0

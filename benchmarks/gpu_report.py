@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
+from scheduler.common.text import format_bytes, format_time
 from scheduler.report.table import aligned, format_percent
-from scheduler.text import format_bytes, format_time
 
 
 @dataclass(frozen=True)

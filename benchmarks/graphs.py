@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from scheduler.computegraph import ComputeCosts
-from scheduler.costs import CostGraph
+from scheduler.costs.computegraph import ComputeCosts
+from scheduler.costs.costgraph import CostGraph
 from solvers.graph.lowering import lower
 from solvers.graph.methods import MOST_OPERATIONS
 from solvers.graph.problem import ComputeGraph

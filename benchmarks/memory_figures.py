@@ -10,18 +10,18 @@ from dataclasses import replace
 from memory_shapes import BERT, GPT2_XL, LLAMA_3B, LLAMA_7B, LLAMA_8B
 
 from scheduler.memory import Lora, Shape, training_state
-from scheduler.memory.activations import block_activations
+from scheduler.memory.activations.block import block_activations
+from scheduler.memory.activations.loss import head_activations
+from scheduler.memory.activations.setting import linears
+from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
-from scheduler.memory.loss import head_activations
-from scheduler.memory.published import (
+from solvers.chain.uniform import uniform_plan
+from solvers.replay import replay
+from tests.memory.published import (
     checkpointed_sum_bytes,
     megatron_block_bytes,
     rotary_tables_bytes,
 )
-from scheduler.memory.setting import linears
-from scheduler.memory.training import Training
-from solvers.replay import replay
-from solvers.uniform import uniform_plan
 
 MIB = 2**20
 BERT_PARAMETERS = 335_143_938  # with pooler and classifier, which a decoder's shape lacks

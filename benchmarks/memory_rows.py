@@ -2,7 +2,7 @@
 
 Each row is a small calculation of its own, made of the package's functions: papers, tools and
 people count different things. A row is either this package's count, or a formula that its source
-gives or that has been given for it, as `scheduler.memory.published` documents it; then the full
+gives or that has been given for it, as `tests.memory.published` documents it; then the full
 count is beside it where there is one. Nothing is fitted.
 """
 
@@ -38,9 +38,9 @@ from memory_figures import (
 from memory_shapes import BERT, CODE_34B, LLAMA_3B, LLAMA_7B, LLAMA_13B, PHI, STABLELM_3B
 
 from scheduler.memory import training_state
-from scheduler.memory.litgpt import litgpt_lora_bytes
-from scheduler.memory.loss import loss_bytes
-from scheduler.memory.published import (
+from scheduler.memory.activations.loss import loss_bytes
+from tests.memory.litgpt import litgpt_lora_bytes
+from tests.memory.published import (
     deepspeed_zero2_doc_bytes,
     first_block_backward_bytes,
     galore_bytes,

@@ -38,7 +38,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from scheduler.pytorch.clock import Roofline, RooflineClock
+from scheduler.pytorch.observe.clock import Roofline, RooflineClock
 
 __all__ = ["Decisions", "Planner", "applied"]
 

@@ -9,14 +9,14 @@ import torch
 import transformers
 
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
+from scheduler.common.text import format_bytes
+from scheduler.costs.options.policies import POLICIES
 from scheduler.memory import costs_from_shape, load_shape
+from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
-from scheduler.memory.training import Training
-from scheduler.policies import POLICIES
 from scheduler.pytorch import profile
 from scheduler.report.table import aligned, format_percent
-from scheduler.text import format_bytes
-from tests.option_rows import everywhere, whole
+from tests.pytorch.profiling.option_rows import everywhere, whole
 
 SEQUENCE = 8192
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -10,16 +10,16 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from scheduler import CostGraph, Plan, solve
-from scheduler.moments import chain_moments
+from scheduler.common.text import format_bytes
+from scheduler.plans.moments import chain_moments
 from scheduler.pytorch import apply, measure, profile
-from scheduler.pytorch.blocks import call_model, loss_of, without_cache
-from scheduler.pytorch.tracker import MemoryTracker
+from scheduler.pytorch.model.call import call_model, loss_of, without_cache
+from scheduler.pytorch.observe.tracker import MemoryTracker
 from scheduler.report.table import aligned, format_percent, wrapped
-from scheduler.text import format_bytes
-from tests.models import Case, gradients
-from tests.option_rows import Options, option_rows, profiled, whole
-from tests.suite import SUITE, budgets
-from tests.test_torch_compile_budget import Decoder
+from tests.pytorch.compile.test_compile_budget import Decoder
+from tests.pytorch.models import Case, gradients
+from tests.pytorch.profiling.option_rows import Options, option_rows, profiled, whole
+from tests.solvers.chain.suite import SUITE, budgets
 
 QUICK = ("gpt2", "llama", "qwen3_moe")
 REPEATS = 7

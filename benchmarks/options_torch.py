@@ -12,12 +12,12 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch import config
 
 from scheduler import InfeasibleBudget, solve
+from scheduler.common.text import format_bytes
 from scheduler.pytorch import Roofline, apply, compile_budget, profile
-from scheduler.pytorch.clock import RooflineClock
+from scheduler.pytorch.observe.clock import RooflineClock
 from scheduler.report.table import aligned, format_percent, wrapped
-from scheduler.text import format_bytes
-from tests.option_rows import whole
-from tests.test_torch_compile_budget import Decoder, stepped
+from tests.pytorch.compile.test_compile_budget import Decoder, stepped
+from tests.pytorch.profiling.option_rows import whole
 
 STATES_BYTES = 2 * 5056
 """What a selective checkpoint keeps of the CPU's random state: of its start, and of attention's.

@@ -21,10 +21,10 @@ from statistics import median
 import torch
 import transformers
 
+from scheduler.common.text import format_bytes
 from scheduler.report.table import aligned, format_percent
-from scheduler.text import format_bytes
-from tests.accuracy import Accuracy, Row, accuracy
-from tests.suite import SUITE
+from tests.pytorch.verification.accuracy import Accuracy, Row, accuracy
+from tests.solvers.chain.suite import SUITE
 
 
 def table(found: dict[str, Accuracy]) -> str:

@@ -1,9 +1,7 @@
 """Provably optimal activation checkpointing: from layer costs and a budget to a plan."""
 
 from scheduler.api import compare, frontier, solve
-from scheduler.computegraph import ComputeCosts, NodeCost
-from scheduler.costs import CostGraph, LayerCost
-from scheduler.errors import (
+from scheduler.common.errors import (
     InfeasibleBudget,
     InfeasibleGraph,
     InvalidBudget,
@@ -15,8 +13,10 @@ from scheduler.errors import (
     UnsuitableMethod,
     UnsupportedModel,
 )
-from scheduler.graphplan import GraphPlan
-from scheduler.plan import Plan
+from scheduler.costs.computegraph import ComputeCosts, NodeCost
+from scheduler.costs.costgraph import CostGraph, LayerCost
+from scheduler.plans.graphplan import GraphPlan
+from scheduler.plans.plan import Plan
 
 __all__ = [
     "ComputeCosts",

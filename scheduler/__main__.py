@@ -2,7 +2,7 @@
 
 import sys
 
-from scheduler.cli import main
+from scheduler.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

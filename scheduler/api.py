@@ -5,32 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from scheduler.certify import certified, infeasible
-from scheduler.chaincomparison import compare_chain
-from scheduler.comparison import Comparison, MethodRow
-from scheduler.computegraph import ComputeCosts
-from scheduler.errors import UnsuitableMethod
-from scheduler.graphcomparison import GraphComparison, compare_graph
-from scheduler.graphlimits import (
-    Watch,
-    read_search,
-    refuse_chain_options,
-    refuse_graph_options,
-)
-from scheduler.graphpareto import GraphFrontier, read_sweep
-from scheduler.graphplan import GraphPlan
-from scheduler.graphsolve import solve_graph
-from scheduler.limits import (
+from scheduler.common.errors import UnsuitableMethod
+from scheduler.costs.computegraph import ComputeCosts
+from scheduler.costs.readers import as_any_costs
+from scheduler.planning.budget import (
     check_unlimited,
     find_method,
     read_budget,
     read_memory_limit,
     read_points,
 )
-from scheduler.pareto import Frontier
-from scheduler.plan import Plan
-from scheduler.readers import as_any_costs
-from solvers import registry
+from scheduler.planning.certify import certified, infeasible
+from scheduler.planning.chain.compare import compare_chain
+from scheduler.planning.comparison import Comparison, MethodRow
+from scheduler.planning.frontier import Frontier
+from scheduler.planning.graph.compare import GraphComparison, compare_graph
+from scheduler.planning.graph.frontier import GraphFrontier, read_sweep
+from scheduler.planning.graph.solve import solve_graph
+from scheduler.planning.search import (
+    Watch,
+    read_search,
+    refuse_chain_options,
+    refuse_graph_options,
+)
+from scheduler.plans.graphplan import GraphPlan
+from scheduler.plans.plan import Plan
+from solvers.chain import methods as registry
 from solvers.solution import Infeasible, Unsuitable
 
 __all__ = ["Comparison", "Frontier", "GraphComparison", "GraphFrontier", "GraphPlan", "MethodRow"]
@@ -62,15 +62,15 @@ def solve(
     ----------
     layer_costs
         A `CostGraph`, a list of `LayerCost` or of mappings, a mapping of columns, a pandas
-        DataFrame, a networkx DiGraph, a `scheduler.computegraph.ComputeCosts`, or the path of a
-        cost file or of a compute graph's file. Never changed.
+        DataFrame, a networkx DiGraph, a `ComputeCosts`, or the path of a cost file or of a compute
+        graph's file. Never changed.
     budget_gb
         A number of GB, 10⁹ bytes each.
     budget
         Instead of `budget_gb`: bytes, or text such as ``"40GB"`` (10⁹) or ``"40GiB"`` (2³⁰).
     method
-        "optimal", or a baseline: see `solvers.registry.METHODS`. For graphs "optimal" is "auto";
-        the others are in `solvers.graph.methods.METHODS`.
+        "optimal", or a baseline: see `solvers.chain.methods.METHODS`. For graphs "optimal" is
+        "auto"; the others are in `solvers.graph.methods.METHODS`.
     reserved
         Bytes, or text, that come off the budget before solving: weights, optimizer state, margin.
     input_bytes, time_unit
@@ -234,7 +234,7 @@ def compare(
     against
         For chains: settings that frameworks have, such as ``"megatron: full block 12"`` or
         ``["every 4", "transformers: gradient_checkpointing"]``, a row each; the forms are in
-        `scheduler.against.FORMS`.
+        `scheduler.planning.chain.against.FORMS`.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.export.export import TARGETS, export
 from scheduler.export.exported import Exported
-from scheduler.export.targets import TARGETS, export
 
 __all__ = ["TARGETS", "Exported", "export"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduler.costs import CostGraph
-from scheduler.errors import InvalidPlan
-from scheduler.export.flags import Outcome, blocks_of
-from scheduler.keeps import Keeps
-from scheduler.plan import Plan, excess
+from scheduler.common.errors import InvalidPlan
+from scheduler.common.text import format_bytes, format_time
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.keeps import Keeps
+from scheduler.plans.plan import Plan, excess
+from scheduler.plans.settings import Outcome, blocks_of
 from scheduler.report.table import format_percent
-from scheduler.text import format_bytes, format_time
 from solvers.problem import Chain
 from solvers.schedule import Checkpoint, options_of
 

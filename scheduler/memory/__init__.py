@@ -1,11 +1,11 @@
 """The memory arithmetic of training: what a run takes before anything is checkpointed."""
 
+from scheduler.memory.activations.setting import Lora
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
-from scheduler.memory.fit import Fit, fit
-from scheduler.memory.setting import Lora
-from scheduler.memory.shapes import Shape, load_shape
-from scheduler.memory.state import State, training_state
+from scheduler.memory.fitting.fit import Fit, fit
+from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.state.state import State, training_state
 
 __all__ = [
     "Fit",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.errors import SchedulerError
-from scheduler.text import did_you_mean, shown
-from scheduler.values import plain
+from scheduler.common.checks import plain
+from scheduler.common.errors import SchedulerError
+from scheduler.common.text import did_you_mean, shown
 from solvers.problem import LIMIT
 
 __all__ = ["check_choice", "check_count", "check_flag", "check_probability"]

@@ -7,20 +7,20 @@ from dataclasses import replace
 from math import ceil
 from os import PathLike
 
-from scheduler.costs import CostGraph
-from scheduler.layers import LayerCost
-from scheduler.memory.activations import block_activations
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost
+from scheduler.memory.activations.block import block_activations
+from scheduler.memory.activations.loss import LOSSES, head_activations
+from scheduler.memory.activations.setting import Lora, Setting, linears, setting
+from scheduler.memory.activations.tape import Activations
 from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
-from scheduler.memory.loss import LOSSES, head_activations
-from scheduler.memory.options import block_options
-from scheduler.memory.paper import Paper, Value
-from scheduler.memory.recipes import compute_precision
-from scheduler.memory.rehearse import Seen, block, head, rehearse
-from scheduler.memory.setting import Lora, Setting, linears, setting
-from scheduler.memory.shapes import Shape, load_shape
-from scheduler.memory.tape import Activations
+from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.simulate.options import block_options
+from scheduler.memory.simulate.step import Seen, block, head, rehearse
+from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.state.recipes import compute_precision
 
 __all__ = ["costs_from_shape"]
 
@@ -55,7 +55,7 @@ def costs_from_shape(
     backward. For these the layer is run on paper (`rehearse`): transformers' code with sizes in
     place of numbers, variables and all, and the peaks read off. They equal what
     `scheduler.pytorch.profile` sees on fake tensors, for every family, frozen and with adapters
-    (tests/test_memory_costs.py, tests/test_memory_profiled.py).
+    (tests/memory/test_costs.py, tests/memory/test_profiled.py).
 
     Times, in ms, are the same run's, by the GPU's roofline: each kernel takes the longer of its
     FLOPs and of the bytes it reads and writes. `recompute_time` ends where torch stops a
@@ -64,11 +64,11 @@ def costs_from_shape(
 
     With `options` each block has its options: selective checkpoints that keep chosen results inside
     it and make the rest again. They are those of `scheduler.pytorch.profile(..., options=True)`: at
-    most 10 of the block's Pareto set, and what people choose by hand (`scheduler.policies`). The
-    block is run on paper under each, so that bytes, peaks and times are the profile's too
-    (tests/test_memory_options.py). ``keeps`` is filled, and a plan can be applied as it is, for
-    device "cpu" without autocast. On CUDA kernels' names depend on more than the shape: profile the
-    model there for a plan to apply.
+    most 10 of the block's Pareto set, and what people choose by hand
+    (`scheduler.costs.options.policies`). The block is run on paper under each, so that bytes, peaks
+    and times are the profile's too (tests/memory/test_options.py). ``keeps`` is
+    filled, and a plan can be applied as it is, for device "cpu" without autocast. On CUDA kernels'
+    names depend on more than the shape: profile the model there for a plan to apply.
 
     Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
     under autocast (when cached casts of weights go is not followed); the mask of a window, which

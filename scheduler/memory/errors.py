@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.errors import SchedulerError
+from scheduler.common.errors import SchedulerError
 
 __all__ = ["InvalidRecipe", "InvalidShape"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from scheduler.common.checks import plain
+from scheduler.common.text import shown
 from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidRecipe
-from scheduler.text import shown
-from scheduler.values import plain
 
 __all__ = ["GPUS", "Gpu", "load_gpu"]
 

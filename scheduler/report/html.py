@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.report.svg import escaped
+from scheduler.report.svg.parts import escaped
 
 __all__ = ["code", "escaped_lines", "facts", "page", "paragraph", "picture", "section", "table"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from solvers.graph.greedy import by_distance, evicting
+from solvers.graph.heuristics.greedy import by_distance, evicting
 from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.search import Search
 from solvers.problem import InvalidProblem
@@ -20,7 +20,7 @@ MOST_OPERATIONS = 1500
 
 @dataclass(frozen=True, slots=True)
 class GraphMethod:
-    """One way to make a schedule; see `solvers.registry.Method`."""
+    """One way to make a schedule; see `solvers.chain.methods.Method`."""
 
     name: str
     accepts: str
@@ -105,7 +105,7 @@ def _greedy(search: Search) -> None:
         if search.over:
             return
     if isinstance(search.operations.graph, ComputeGraph):
-        from solvers.graph.repair import repaired
+        from solvers.graph.heuristics.repair import repaired
 
         for strict in (True, False):
             runs = repaired(
@@ -124,7 +124,7 @@ def _never() -> bool:
 
 
 def _blocks(search: Search) -> None:
-    from solvers.graph.blocks import cuts, solve_blocks
+    from solvers.graph.chains.blocks import cuts, solve_blocks
 
     graph = search.operations.graph
     assert isinstance(graph, LayerGraph)
@@ -147,13 +147,13 @@ def _blocks(search: Search) -> None:
 
 
 def _intervals(search: Search) -> None:
-    from solvers.graph.intervals import offer_intervals
+    from solvers.graph.heuristics.intervals import offer_intervals
 
     offer_intervals(search, search.remaining())
 
 
 def _order(search: Search) -> None:
-    from solvers.graph.order import reorder
+    from solvers.graph.heuristics.order import reorder
 
     graph = search.operations.graph
     assert isinstance(graph, ComputeGraph)
@@ -163,7 +163,7 @@ def _order(search: Search) -> None:
 
 def _rounding(search: Search) -> None:
     _check_size(search, "rounding")
-    from solvers.graph.staged import relax
+    from solvers.graph.exact.staged import relax
 
     relax(search)
 
@@ -190,7 +190,7 @@ def find_best(search: Search) -> None:
 
 
 def _prove(search: Search) -> None:
-    from solvers.graph.staged import prove
+    from solvers.graph.exact.staged import prove
 
     _greedy(search)
     if not search.over and isinstance(search.operations.graph, LayerGraph):

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 
-from solvers.graph import mip
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.mip import Answer, Program, Watch
+from solvers.graph.milp import mip
+from solvers.graph.milp.mip import Answer, Program, Watch
+from solvers.graph.milp.worker import Worker
 from solvers.graph.replay import GraphReplay
 from solvers.graph.solution import (
     GraphInfeasible,
@@ -21,7 +22,6 @@ from solvers.graph.solution import (
     least_time,
     replay_steps,
 )
-from solvers.graph.worker import Worker
 from solvers.schedule import IllegalPlan
 
 __all__ = ["OutOfTime", "Search"]

@@ -148,7 +148,7 @@ def _begin(search: Search, start: Steps | None) -> None:
 
 def _any(asked: _Asked) -> GraphSolution:
     """The optimum over all schedules: of a small graph, or where nothing need run again."""
-    from solvers.graph.exhaustive import solve_any
+    from solvers.graph.exact.exhaustive import solve_any
 
     search = asked.search(PlanClass.STAGED)
     _begin(search, None)
@@ -163,7 +163,7 @@ def _in_free_order(asked: _Asked, start: Steps | None) -> GraphSolution:
     First an order of small peak; where that is not enough, the better of what can be done in it
     and in the given one. Both claim what they prove for their own order only.
     """
-    from solvers.graph.order import original_schedule, reorder, reordered
+    from solvers.graph.heuristics.order import original_schedule, reorder, reordered
 
     assert isinstance(asked.graph, ComputeGraph)
     search = asked.search(PlanClass.STAGED)

@@ -1,0 +1,199 @@
+"""Looking on while costs are solved: progress on a terminal, and what Ctrl-C does.
+
+The solvers of graphs tell how far they are, and Ctrl-C takes the best plan so far. That of chains
+knows neither, so it works in a thread of its own: another one shows the seconds, and Ctrl-C ends
+the command at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+from scheduler.common.text import format_time
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.readers import Costs
+from scheduler.planning.search import Watch
+from scheduler.plans.plan import excess
+from scheduler.report.table import format_percent
+from solvers.graph.solution import Progress
+
+__all__ = ["Watching", "watched"]
+
+_CLEAR = "\r\x1b[K"
+_CHAIN = "; Ctrl-C ends it (a first run compiles too)"
+
+_PAUSE = 0.1
+"""Seconds between two lines of progress."""
+
+_PATIENCE = 1.0
+"""Seconds after which a chain that is being solved is spoken of."""
+
+_T = TypeVar("_T")
+
+
+class Watching:
+    """While it is entered, Ctrl-C asks for the best plan so far; a second one interrupts.
+
+    Parameters
+    ----------
+    costs
+        What is solved: its times tell what a step takes.
+    quiet
+        Show no progress. Where standard error is no terminal, none is shown either.
+
+    Attributes
+    ----------
+    interrupted
+        Has Ctrl-C been pressed?
+    """
+
+    def __init__(self, costs: Costs, *, quiet: bool = False) -> None:
+        self.interrupted = False
+        self._costs = costs
+        self._ticks = costs.ticks_per_unit
+        self._shows = not quiet and sys.stderr.isatty()
+        self._is_chain = isinstance(costs, CostGraph) and costs.is_chain
+        self._stage = ""
+        self._written = ""
+        self._last = 0.0
+        self._before: Any = None
+
+    def run(self, what: str, work: Callable[[], _T], seconds: float = math.inf) -> _T:
+        """What `work` returns; that of a chain is done in a thread of its own.
+
+        Parameters
+        ----------
+        what
+            What is shown of it: "the frontier".
+        work
+            Solves something.
+        seconds
+            For chains: when it is given up. It goes on until the process ends.
+
+        Raises
+        ------
+        TimeoutError
+            The seconds are over.
+        """
+        if not self._is_chain:
+            return work()
+        if seconds <= 0:
+            raise TimeoutError
+        ended: list[tuple[_T | None, BaseException | None]] = []
+
+        def working() -> None:
+            try:
+                ended.append((work(), None))
+            except BaseException as error:
+                ended.append((None, error))
+
+        start = time.monotonic()
+        thread = threading.Thread(target=working, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                now = time.monotonic() - start
+                if now >= seconds:
+                    raise TimeoutError
+                thread.join(min(_PAUSE, seconds - now))
+                if now > _PATIENCE:
+                    self._write(f"{what} of {len(self._costs)} layers: {now:.0f} s{_CHAIN}")
+        finally:
+            self._clear()
+        (answer, error), *_ = ended
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]  # there was no error
+
+    @property
+    def watch(self) -> Watch:
+        """For the solvers."""
+        return Watch(self._report if self._shows else None, lambda: self.interrupted)
+
+    def __enter__(self) -> Watching:
+        # Only the main thread may set a handler; elsewhere Ctrl-C stays what it is.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        self._clear()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+    def _report(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.stage == self._stage and now - self._last < _PAUSE:
+            return
+        self._stage, self._last = progress.stage, now
+        self._write(self._line(progress))
+
+    def _write(self, words: str) -> None:
+        if self._shows and words != self._written:
+            # A line that wraps could not be cleared.
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(f"{_CLEAR}{words[: width - 1]}")
+            sys.stderr.flush()
+            self._written = words
+
+    def _clear(self) -> None:
+        if self._written:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._written = ""
+
+    def _line(self, progress: Progress) -> str:
+        bound = progress.lower_bound_time
+        said = [f"{progress.stage or 'solving'}, {progress.seconds:.0f} s"]
+        if progress.time is None:
+            said.append("no plan yet")
+        else:
+            said.append(f"best {self._time(progress.time)}")
+        said.append(f"bound {self._time(bound)}")
+        if progress.time is not None:
+            said.append(f"gap {format_percent(excess(progress.time, bound))}")
+        return "; ".join([*said, "Ctrl-C takes the best so far"])
+
+    def _time(self, ticks: int) -> str:
+        return format_time(ticks / self._ticks, self._costs.time_unit)
+
+
+@contextlib.contextmanager
+def watched(costs: Costs, stop_waiting: Callable[[], None], *, quiet: bool) -> Iterator[Watching]:
+    """A `Watching` of the costs while they are solved.
+
+    Parameters
+    ----------
+    costs
+        What is solved.
+    stop_waiting
+        Ends what a person who waits is told where nothing else is said.
+    quiet
+        Show nothing.
+    """
+    stop_waiting()
+    watching = Watching(costs, quiet=quiet)
+    if isinstance(costs, CostGraph) and costs.is_chain:
+        yield watching
+    else:
+        with watching:
+            yield watching

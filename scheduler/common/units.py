@@ -1,0 +1,139 @@
+"""Sizes as people write them, turned into whole bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from scheduler.common.checks import plain
+from scheduler.common.errors import InvalidBudget
+from scheduler.common.text import did_you_mean, format_both, format_bytes, format_time, shown
+from solvers.problem import LIMIT
+
+__all__ = ["format_both", "format_bytes", "format_time", "parse_bytes", "resolve_budget"]
+
+_SUPERSCRIPT = {"K": ("³", "¹⁰"), "M": ("⁶", "²⁰"), "G": ("⁹", "³⁰"), "T": ("¹²", "⁴⁰")} | {
+    "P": ("¹⁵", "⁵⁰")
+}
+_UNITS = {"B": 1, "byte": 1, "bytes": 1}
+for _power, _letter in enumerate(_SUPERSCRIPT, start=1):
+    _UNITS[f"{_letter}B"] = 1000**_power
+    _UNITS[f"{_letter}iB"] = 1024**_power
+_FOLDED_UNITS = {unit.lower(): size for unit, size in _UNITS.items()}
+
+_SIZE = re.compile(r"([+-]?)([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.I | re.A)
+_LONGEST = 60
+_EXAMPLES = "write it as '40GB', '40GiB' or a number of bytes"
+
+
+def parse_bytes(value: object, *, what: str = "the budget", allow_zero: bool = False) -> int:
+    """Bytes meant by a number or a text.
+
+    Parameters
+    ----------
+    value
+        A whole number of bytes, or text: ``40GB`` is 40·10⁹ bytes, ``40GiB`` is 40·2³⁰, digits
+        alone are bytes. B, KB to PB and KiB to PiB are known, in either case; a fraction of a
+        byte is dropped.
+    what
+        How an error calls the value.
+    allow_zero
+        Accept zero, as for a reserve.
+
+    Raises
+    ------
+    InvalidBudget
+        The value is not a positive size, or says ``40G``, which has two readings.
+    """
+    value = plain(value)
+    if isinstance(value, str):
+        size = _parse_text(value, what)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidBudget(f"{what} must be a size, got {shown(value)}; {_EXAMPLES}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidBudget(f"{what} must be finite, got {value}; {_EXAMPLES}")
+    elif value != int(value):
+        raise InvalidBudget(f"{what} must be a whole number of bytes, got {value}; {_EXAMPLES}")
+    else:
+        size = Fraction(value)
+    return _whole(size, what, value, allow_zero)
+
+
+def resolve_budget(budget_gb: object = None, budget: object = None) -> int:
+    """Bytes of the one budget that is given.
+
+    Parameters
+    ----------
+    budget_gb
+        A number of GB, 10⁹ bytes each.
+    budget
+        Anything that `parse_bytes` reads.
+
+    Raises
+    ------
+    InvalidBudget
+        None or both are given, or the one given is not a positive size.
+    """
+    if budget_gb is None and budget is None:
+        raise InvalidBudget(
+            "no budget given; pass budget_gb=40 (40·10⁹ bytes), budget='40GiB' (40·2³⁰ bytes) "
+            "or budget= a number of bytes"
+        )
+    if budget_gb is not None and budget is not None:
+        raise InvalidBudget(
+            f"both budget_gb={shown(budget_gb)} and budget={shown(budget)} are given; pass one"
+        )
+    if budget is not None:
+        return parse_bytes(budget)
+    value = plain(budget_gb)
+    if isinstance(value, str):
+        raise InvalidBudget(
+            f"budget_gb must be a number of GB, got {shown(value)}; pass text as budget={value!r}"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise InvalidBudget(
+            f"budget_gb must be a number of GB, got {shown(value)}; pass budget_gb=40"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidBudget(f"budget_gb must be finite, got {value}; pass budget_gb=40")
+    # The shortest decimal that names the float is what was typed: 0.1 is 100 000 000 bytes.
+    exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+    return _whole(exact * 10**9, "budget_gb", value, allow_zero=False)
+
+
+def _parse_text(text: str, what: str) -> Fraction:
+    stripped = text.strip()
+    match = _SIZE.fullmatch(stripped) if len(stripped) <= _LONGEST else None
+    if match is None:
+        raise InvalidBudget(f"{what} {shown(text)} is not a size; {_EXAMPLES}")
+    sign, number, unit = match.groups()
+    if unit.upper() in _SUPERSCRIPT:
+        letter = unit.upper()
+        decimal, binary = _SUPERSCRIPT[letter]
+        raise InvalidBudget(
+            f"{what} {text!r} has two readings; write {number}{letter}B ({number}·10{decimal} "
+            f"bytes) or {number}{letter}iB ({number}·2{binary} bytes)"
+        )
+    if not unit and "." in number:
+        raise InvalidBudget(
+            f"{what} {text!r} is not a whole number of bytes; add a unit, as in "
+            f"{number}GB or {number}GiB"
+        )
+    if unit and unit.lower() not in _FOLDED_UNITS:
+        near = did_you_mean(unit, _UNITS)
+        raise InvalidBudget(
+            f"{what} {text!r} has an unknown unit {unit!r}{near or f'; {_EXAMPLES}'}"
+        )
+    size = Fraction(number.replace("_", "")) * _FOLDED_UNITS[unit.lower() or "b"]
+    return -size if sign == "-" else size
+
+
+def _whole(size: Fraction, what: str, given: object, allow_zero: bool) -> int:
+    whole = math.floor(size)
+    if whole < 0 or (whole == 0 and not (allow_zero and size == 0)):
+        least = "zero or more" if allow_zero else "at least one byte"
+        raise InvalidBudget(f"{what} must be {least}, got {shown(given)}; {_EXAMPLES}")
+    if whole >= LIMIT:
+        raise InvalidBudget(f"{what} {shown(given)} is beyond 2**62 bytes; give a real size")
+    return whole

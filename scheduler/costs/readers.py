@@ -1,0 +1,188 @@
+"""Every form in which costs may be handed over, as a `CostGraph` or a `ComputeCosts`.
+
+pandas and networkx objects are known by their methods: neither is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scheduler.common.errors import InvalidCosts
+from scheduler.common.files import read_text
+from scheduler.common.jsontext import parse_json
+from scheduler.common.text import did_you_mean, shown
+from scheduler.costs.computegraph import ComputeCosts
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.file import read_record
+from scheduler.costs.layer import LAYER_FIELDS, as_layers
+from scheduler.costs.node import as_nodes
+
+__all__ = ["Costs", "as_any_costs", "as_costs", "read_costs_text"]
+
+Costs = CostGraph | ComputeCosts
+
+_ACCEPTED = (
+    "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
+    "a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
+)
+_GRAPH_FILE = "checkpoint-scheduler/graph/"
+_GRAPH_FIELDS = ("input_bytes", "time_unit")
+
+
+def as_costs(
+    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+) -> CostGraph:
+    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`.
+
+    Raises
+    ------
+    InvalidCosts
+        `obj` describes no layers, or its costs have no meaning.
+    """
+    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
+    if isinstance(costs, CostGraph):
+        return costs
+    raise InvalidCosts(
+        f"this is a compute graph of {len(costs)} operations, and costs of layers are needed here"
+    )
+
+
+def as_any_costs(
+    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+) -> Costs:
+    """The costs that `obj` describes; `obj` is never changed.
+
+    Parameters
+    ----------
+    obj
+        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost` or of mappings
+        of its fields; a mapping of equally long columns named by its fields (``input_bytes`` and
+        ``time_unit`` may stand beside them); a mapping in the form of a cost file or of a compute
+        graph's file; a pandas DataFrame, whose index names the layers if it is of text and no
+        column does; a networkx DiGraph with the fields of a layer, or of a node (``time``,
+        ``bytes``, ``backward``), as node attributes; or the path of a file of either kind.
+    input_bytes, time_unit
+        Take precedence over what `obj` says.
+
+    Raises
+    ------
+    InvalidCosts
+        `obj` is none of these, or its costs have no meaning.
+    """
+    costs = _read(obj)
+    if isinstance(costs, ComputeCosts):
+        if input_bytes is not None:
+            raise InvalidCosts(
+                "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
+                "with their own bytes; leave it out"
+            )
+        return costs if time_unit is None else replace(costs, time_unit=time_unit)
+    given = {"input_bytes": input_bytes, "time_unit": time_unit}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    return replace(costs, **changes) if changes else costs
+
+
+def read_costs_text(text: str, source: str) -> Costs:
+    """The costs in the text of a file of either kind; `source` is what a message calls it."""
+    value = parse_json(text, source, InvalidCosts)
+    schema = value.get("schema") if isinstance(value, Mapping) else None
+    if isinstance(schema, str) and schema.startswith(_GRAPH_FILE):
+        return ComputeCosts.from_value(value, source)
+    return CostGraph.from_value(value, source)
+
+
+def _read(obj: object) -> Costs:
+    if isinstance(obj, CostGraph | ComputeCosts):
+        return obj
+    if isinstance(obj, str | os.PathLike):
+        return _from_path(obj)
+    if isinstance(obj, Mapping):
+        if "nodes" in obj:
+            return ComputeCosts.from_dict(obj)
+        return CostGraph(*read_record(obj)) if "layers" in obj else _from_columns(obj)
+    if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
+        return _from_frame(obj)
+    if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
+        return _from_networkx(obj)
+    if isinstance(obj, Iterator) or (isinstance(obj, Sequence) and not isinstance(obj, bytes)):
+        return CostGraph(as_layers(obj))
+    raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
+
+
+def _from_path(path: str | os.PathLike[str]) -> Costs:
+    if path in CostGraph.example_names() and not os.path.exists(path):
+        raise InvalidCosts(
+            f"there is no cost file {path!r}; the example of that name is "
+            f"CostGraph.example({path!r})"
+        )
+    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path))
+
+
+def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
+    for key in columns:
+        if key not in LAYER_FIELDS and key not in _GRAPH_FIELDS:
+            raise InvalidCosts(
+                f"unknown column {shown(key)}{did_you_mean(key, LAYER_FIELDS) or f'; {_ACCEPTED}'}"
+            )
+    lists = {key: _column(key, columns[key]) for key in columns if key not in _GRAPH_FIELDS}
+    lengths = {key: len(values) for key, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        longest = max(lengths, key=lengths.__getitem__)
+        shortest = min(lengths, key=lengths.__getitem__)
+        raise InvalidCosts(
+            f"column {longest!r} has {lengths[longest]} values and {shortest!r} has "
+            f"{lengths[shortest]}; give every layer one of each"
+        )
+    rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    around: dict[str, Any] = {key: columns[key] for key in _GRAPH_FIELDS if key in columns}
+    return CostGraph(as_layers(rows), **around)
+
+
+def _column(key: str, values: object) -> list[Any]:
+    # numpy and pandas give plain Python numbers this way, in one go.
+    as_list = getattr(values, "tolist", None) or getattr(values, "to_list", None)
+    items = as_list() if callable(as_list) else values
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise InvalidCosts(
+            f"column {key!r} must list one value a layer, got {shown(items)}; "
+            "costs of one layer go in a list: [LayerCost(…)]"
+        )
+    return list(items)
+
+
+def _from_frame(frame: Any) -> CostGraph:
+    names = list(frame.columns)
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise InvalidCosts(f"two columns are named {shown(twice[0])}; rename one")
+    columns = {name: frame[name] for name in names}
+    for key in _GRAPH_FIELDS:
+        if key in columns:
+            raise InvalidCosts(
+                f"a DataFrame has one row a layer, so {key!r} is no column; pass {key}= beside it"
+            )
+    index = list(getattr(frame, "index", ()))
+    if "name" not in columns and index and all(isinstance(label, str) for label in index):
+        columns["name"] = index
+    return _from_columns(columns)
+
+
+def _from_networkx(graph: Any) -> Costs:
+    if not graph.is_directed():
+        raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
+    nodes = list(graph.nodes)
+    records = [{"name": str(node), **graph.nodes[node]} for node in nodes]
+    position = {node: i for i, node in enumerate(nodes)}
+    # An edge of a multigraph has a key after its two ends.
+    pairs = tuple((position[edge[0]], position[edge[1]]) for edge in graph.edges)
+    of_nodes = any("time" in record or "bytes" in record for record in records)
+    known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
+    around = {key: graph.graph[key] for key in known if key in graph.graph}
+    if of_nodes:
+        return ComputeCosts(as_nodes(records), pairs, **around)
+    layers = as_layers(records)
+    edges = tuple((layers[a].name, layers[b].name) for a, b in pairs)
+    return CostGraph(layers, edges=edges, **around)

@@ -1,0 +1,1 @@
+"""What runs a plan in an exported file, which needs torch alone."""

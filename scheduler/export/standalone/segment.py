@@ -1,0 +1,271 @@
+"""The rest of an exported Python file: segments that run, and run again.
+
+What `segment` and `passage` of `scheduler.pytorch.checkpointing` do, in short.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SEGMENT"]
+
+SEGMENT = '''\
+class _Block:
+    """Stands in for the forward of a module."""
+
+    def __init__(self, module, number, segment):
+        self.module, self.number, self.segment = module, number, segment
+        self.own = module.__dict__.get("forward")
+
+    @property
+    def original(self):
+        # Looked up each time, so that a copy of the model runs its own modules.
+        return self.own or MethodType(type(self.module).forward, self.module)
+
+    @property
+    def is_sharded(self):
+        return any(kind.__name__ == "FSDPModule" for kind in type(self.module).__mro__)
+
+    def __call__(self, *args, **kwargs):
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        return _outside_graphs(self, args, kwargs)
+
+
+@torch.compiler.disable
+def _outside_graphs(block, args, kwargs):
+    # Compiled together, nested checkpoints would become one.
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # it would hold the weights that autocast casts
+    try:
+        return block.segment.run(block.number, args, kwargs)
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+class _Segment:
+    """A run of blocks: each runs where the model calls it, and again in a row."""
+
+    def __init__(self, tree, modules):
+        self.tree = tree
+        self.blocks = [_Block(module, tree.first + i, self) for i, module in enumerate(modules)]
+        self.norms = [m for top in modules for m in top.modules() if isinstance(m, _BatchNorm)]
+        self.trees = [tree]  # an outer one before those inside it
+        for outer in self.trees:
+            self.trees.extend(outer.inner)
+        self.counting = any(tree.keeps for tree in self.trees)
+        self.now = None
+
+    def __getstate__(self):
+        return {**self.__dict__, "now": None}
+
+    def run(self, i, args, kwargs):
+        """Run a block that the model calls."""
+        place, activation, args, kwargs = _taken(LAYERS[i], args, kwargs)
+        first, last = self.tree.first, self.tree.last
+        self.now, now = None, _Forward() if i == first else self.now
+        if now is None or i != first + len(now.calls):
+            raise RuntimeError(f"{LAYERS[i]!r} runs out of order after {LAYERS[first]!r}")
+        if i > first:
+            now.go_on(i, activation)
+        now.calls[i] = (place, args, kwargs)
+        if first == last:
+            return self._checkpoint(self.tree, activation, now, keeping=True)[1]
+        version = activation._version
+        opened = [tree for tree in self.trees if tree.first == i]
+        for tree in opened:
+            with now.hooks(), tree.stopping():
+                again = self._again(tree, now)
+                now.open.append(_frame(self._body(tree, now, ran=True), activation, again))
+        with now.hooks():
+            result, output = self._run_block(i, activation, now)
+        if opened:
+            _check_unchanged(i, activation, version)
+        del now.open[len(now.open) - sum(tree.last == i for tree in self.trees) :]
+        if i < last:
+            now.wait(result)
+            self.now = now
+        return output
+
+    def _body(self, tree, now, ran):
+        """What a checkpoint runs; `ran`: its first forward was that of the model."""
+
+        def body(activation):
+            nonlocal ran
+            # A block under an option keeps results when it runs for its backward, not before.
+            keeping, ran = ran, True
+            missing = self.tree.first + len(now.calls)
+            if missing <= self.tree.last:
+                raise RuntimeError(f"{LAYERS[missing]!r} was not called, unlike those before it")
+            output = None
+            for part in tree.parts():
+                inside = isinstance(part, _Tree)
+                i = part.first if inside else part
+                if i > tree.first:
+                    _put_states(now.drawn.get(i, ()))
+                if not inside:
+                    activation, output = self._run_block(i, activation, now)
+                    continue
+                activation, output = self._checkpoint(part, activation, now, keeping)
+                for block in self.blocks[i - self.tree.first : part.last + 1 - self.tree.first]:
+                    if block.is_sharded:
+                        block.module.reshard()
+            return activation, output
+
+        return body
+
+    def _checkpoint(self, tree, activation, now, keeping):
+        version = activation._version
+        with tree.stopping():
+            done = checkpoint(
+                self._body(tree, now, ran=False),
+                activation,
+                use_reentrant=False,
+                context_fn=lambda: self._contexts(tree, now, keeping),
+            )
+        _check_unchanged(tree.first, activation, version)
+        return done
+
+    def _contexts(self, tree, now, keeping):
+        i, again = tree.first, self._again(tree, now)
+        if not tree.keeps or not keeping:
+            return nullcontext(), again
+        if self.blocks[i - self.tree.first].is_sharded:
+            raise RuntimeError(f"{LAYERS[i]!r} is a unit of fully_shard, where no option counts")
+        now.kept[i] = _Selection(LAYERS[i], tree.keeps)
+        return now.kept[i].forward(), again
+
+    def _again(self, tree, now):
+        return _Repeating(self.norms, self.counting, now.kept if tree.keeps else {}, tree.first)
+
+    def _run_block(self, i, activation, now):
+        block, (place, args, kwargs) = self.blocks[i - self.tree.first], now.calls[i]
+        if block.is_sharded:
+            block.module.unshard()
+        output = block.original(*_put(place, activation, args), **_put(place, activation, kwargs))
+        first, *rest = output if isinstance(output, (tuple, list)) else [output]
+        if not torch.is_tensor(first) or any(map(torch.is_tensor, rest)):
+            raise RuntimeError(f"{LAYERS[i]!r} must return one tensor, or one first in a tuple")
+        return first, output
+
+
+class _Forward:
+    """One forward of a segment: how its blocks were called, and what is open between them."""
+
+    def __init__(self):
+        self.calls, self.drawn, self.kept, self.open = {}, {}, {}, []
+
+    def hooks(self):
+        return self.open[-1] if self.open else nullcontext()
+
+    def wait(self, result):
+        """Take note of what is true when a block ends; the activation is the model's alone."""
+        self.result, self.version = weakref.ref(result), result._version
+        self.casts, self.states = _casts(result.device), _states(result.device)
+
+    def go_on(self, i, activation):
+        """The next block begins: with what the block before returned, and as that ran."""
+        result = self.result()
+        unchanged = result is not None and activation._version == self.version
+        if not unchanged or (activation is not result and _view(activation) != _view(result)):
+            raise RuntimeError(
+                f"{LAYERS[i]!r} is not called with what {LAYERS[i - 1]!r} returned, though they "
+                "share a segment of the plan"
+            )
+        if self.casts != _casts(activation.device):
+            raise RuntimeError(f"{LAYERS[i]!r} runs under another autocast than {LAYERS[i - 1]!r}")
+        states = _states(activation.device)
+        if not all(torch.equal(a, b) for (a, _), (b, _) in zip(states, self.states)):
+            self.drawn[i] = states
+
+
+def _frame(body, activation, again):
+    """Open a checkpoint: hooks to be put around each of its blocks."""
+    try:
+        make, hook = of_torch._checkpoint_without_reentrant_generator, of_torch._checkpoint_hook
+        more = [True] if "early_stop" in inspect.signature(make).parameters else []
+        contexts = (nullcontext(), again)
+        steps = make(body, True, lambda: contexts, "default", False, *more, activation)
+        next(steps)
+        frame = steps.gi_frame.f_locals["new_frame"]
+    except (AttributeError, KeyError) as error:
+        raise RuntimeError("this torch cannot checkpoint several blocks one by one") from error
+    next(steps, None)
+    return hook(frame)
+
+
+class _Repeating:
+    """A recomputation: batch norms count each batch once, and kept results are handed back."""
+
+    def __init__(self, norms, counting, kept, number):
+        self.norms, self.counting, self.kept, self.number = norms, counting, kept, number
+
+    def __enter__(self):
+        self.before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in self.norms]
+        self.versions = [0 if count is None else count._version for _, _, count in self.before]
+        for norm in self.norms:
+            norm.momentum = 0.0
+            if not self.counting:  # where operations are counted, none may be missing
+                norm.num_batches_tracked = None
+        selection = self.kept.pop(self.number, None)
+        self.handed = nullcontext() if selection is None else selection.again()
+        self.handed.__enter__()
+
+    def __exit__(self, *error):
+        self.handed.__exit__(*error)
+        for (norm, momentum, count), version in zip(self.before, self.versions):
+            norm.momentum, norm.num_batches_tracked = momentum, count
+            if count is not None and count._version != version:
+                with torch.no_grad():
+                    count.sub_(count._version - version)
+
+
+def _states(device):
+    """Random states of the CPU and the device, each with what puts it back."""
+    found = [(torch.get_rng_state(), torch.set_rng_state)]
+    own = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(own, "get_rng_state"):
+        where = [] if device.type == "mps" else [device]
+        found.append((own.get_rng_state(*where), lambda state: own.set_rng_state(state, *where)))
+    return found
+
+
+def _put_states(states):
+    for state, put in states:
+        put(state)
+
+
+def _casts(device):
+    try:
+        return torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
+    except RuntimeError:  # a device that has no autocast
+        return False
+
+
+def _view(tensor):
+    """What is alike for two views of all of one tensor, such as hooks hand on."""
+    place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
+    return (*place, tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+
+
+def _check_unchanged(i, activation, version):
+    if activation._version != version:
+        raise RuntimeError(f"{LAYERS[i]!r} changes its input in place: it cannot run again")
+
+
+def _taken(name, args, kwargs):
+    """Where the activation is, a position or a keyword; itself; the arguments without it."""
+    for i, value in enumerate(args):
+        if torch.is_tensor(value):
+            return i, value, (*args[:i], None, *args[i + 1 :]), kwargs
+    for key in sorted(kwargs, key=lambda key: key != "hidden_states"):
+        if torch.is_tensor(kwargs[key]):
+            return key, kwargs[key], args, {**kwargs, key: None}
+    raise RuntimeError(f"{name!r} was called without a tensor")
+
+
+def _put(place, activation, among):
+    if isinstance(among, dict):
+        return {**among, place: activation} if isinstance(place, str) else among
+    if isinstance(place, str):
+        return among
+    return (*among[:place], activation, *among[place + 1 :])
+'''

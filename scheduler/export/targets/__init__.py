@@ -1,0 +1,1 @@
+"""One file for each framework that a plan can be exported to."""

@@ -1,0 +1,50 @@
+"""DeepSpeed: a complete activation_checkpointing section.
+
+The section switches features of ``deepspeed.checkpointing.checkpoint``; which layers call it is
+the model's business. What stands for the plan is a number of checkpoints, the stack cut evenly.
+"""
+
+from __future__ import annotations
+
+import json
+
+from scheduler.export.exported import Exported, Source
+from scheduler.plans.settings import Setting, best, blocks_of, even_settings
+
+__all__ = ["to_deepspeed"]
+
+
+def to_deepspeed(source: Source) -> Exported:
+    """The section with the best number of equal checkpoints, and what it loses.
+
+    Raises
+    ------
+    InfeasibleBudget
+        No number of equal checkpoints fits.
+    """
+    blocks = blocks_of(source.chain)
+    text = "deepspeed: number_checkpoints"
+    settings = [
+        Setting("no checkpoints", ()),
+        *even_settings(text, blocks, range(1, len(blocks) + 1)),
+    ]
+    reserved = source.plan.reserved_bytes
+    outcome = best(source.chain, settings, source.room, family="deepspeed", reserved=reserved)
+    number = outcome.setting.number
+    section = {
+        "activation_checkpointing": {
+            "partition_activations": False,
+            "cpu_checkpointing": False,
+            "contiguous_memory_optimization": False,
+            "number_checkpoints": number,
+            "synchronize_checkpoint_boundary": False,
+            "profile": False,
+        }
+    }
+    cut = f"cut into {number} equal checkpoints" if number else "not checkpointed"
+    notes = (
+        f"DeepSpeed's section does not choose layers. With {source.stack()}, {cut}, "
+        f"{source.loss(outcome)}.",
+        "For the plan itself use the torch export, and no deepspeed.checkpointing in the model.",
+    )
+    return Exported("deepspeed", json.dumps(section, indent=2) + "\n", notes, outcome)

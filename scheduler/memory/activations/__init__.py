@@ -1,0 +1,1 @@
+"""What a block keeps for its backward, by formula."""

@@ -1,0 +1,1 @@
+"""What fits: peaks of a step, the largest batch and sequence, the verdict in words."""

@@ -1,0 +1,223 @@
+"""Does a training run fit a GPU, and if not, what does checkpointing make of it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import NoReturn
+
+from scheduler.api import solve
+from scheduler.common.text import did_you_mean
+from scheduler.common.units import parse_bytes
+from scheduler.memory.activations.setting import Lora
+from scheduler.memory.checks import check_flag
+from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, moments, smallest_peak
+from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
+from scheduler.memory.fitting.training import Efficiency, Training
+from scheduler.memory.fitting.verdict import Fit, Limits, counted_gradients
+from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.shape.shape import Shape, load_shape
+
+__all__ = ["Fit", "Limits", "default_margin", "default_sequence", "fit"]
+
+_CONTEXT = 2**30
+_COMMUNICATION = 2**30
+_FRAGMENTATION = 3  # percent
+
+
+def default_margin(budget_bytes: int, gpus: int = 1) -> int:
+    """What is set aside for memory that is no tensor: 1 GiB, 3% and, on several GPUs, 1 GiB.
+
+    The first is for the CUDA context and the libraries' workspaces, 3% of the budget for what the
+    allocator rounds up and cannot use again, the last for communication buffers. A convention, not
+    a formula: it depends on driver, libraries and how sizes vary. Published peaks that were
+    measured as reserved memory are up to 9% above the sum of tensors, most within 3%
+    (benchmarks/memory.py). One measured run tells yours.
+    """
+    return _CONTEXT + budget_bytes * _FRAGMENTATION // 100 + (_COMMUNICATION if gpus > 1 else 0)
+
+
+def default_sequence(shape: Shape) -> int:
+    """4096 tokens, or as many as the model has learned positions for."""
+    return min(4096, shape.positions or 4096)
+
+
+def fit(
+    shape: Shape | Mapping[str, object] | str | os.PathLike[str],
+    *,
+    gpu: str | Gpu = "h100",
+    batch: int = 1,
+    sequence: int | None = None,
+    precision: str = "bf16-mixed",
+    optimizer: str = "adamw",
+    zero: int | str = 0,
+    gpus: int = 1,
+    train: str = "full",
+    lora: Lora | None = None,
+    base: str | None = None,
+    attention: str = "sdpa",
+    loss: str = "hf",
+    update: str = "fused",
+    gradient_dtype: str | None = None,
+    gradient_accumulation: bool = False,
+    margin: object = None,
+    budget: object = None,
+    efficiency: Efficiency = None,
+    search: bool = True,
+    options: bool = False,
+    **unknown: NoReturn,
+) -> Fit:
+    """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
+
+    A step's memory is highest at one of three moments. What is always there (weights, master,
+    moments; gradients where they accumulate) is the same in all: (1) up to the loss: all saved
+    activations, and the logits' gradients or the working memory of a forward; (2) the backward of
+    another layer: what is still saved, that layer, and gradients so far; (3) the optimizer's step:
+    all gradients and its temporaries. The peak is the largest of the three, not their sum.
+
+    GPUs are data-parallel. Tensor, pipeline, sequence, context and expert parallelism also split
+    activations and add communication, for which there are no formulas here: their names are
+    refused. `training_state` divides the persistent state by them.
+
+    Parameters
+    ----------
+    shape
+        A shape, or what `load_shape` takes.
+    gpu, efficiency
+        The GPU: its memory and the times of a plan. See `costs_from_shape`.
+    batch, sequence
+        Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
+    precision, optimizer
+        See `training_state`. "bf16-mixed" (bf16 weights, fp32 master) and "bf16" (no master) both
+        compute in what `costs_from_shape` calls "bf16", "fp16-mixed" in its "fp16".
+    zero, gpus
+        ZeRO's stage over so many data-parallel GPUs. What is gathered and reduced layer by layer
+        is working memory: see `Training.costs`.
+    train, lora, attention, loss
+        See `costs_from_shape`; lora=Lora(...) with train="lora".
+    base, update
+        See `Training`.
+    gradient_dtype, gradient_accumulation
+        As in `training_state`: what gradients are kept in, and whether those of earlier
+        micro-batches are there from the start of the step, in fp32 unless the first says otherwise.
+        Then all of them are in each of the three moments.
+    margin
+        Bytes, or text such as "4GiB"; default: see `default_margin`.
+    budget
+        Bytes, or text; default: all the memory that the GPU has for programs.
+    search
+        Also look for the largest batch and the longest sequence.
+    options
+        The plan may keep parts of blocks: see `costs_from_shape`. They save time, not room: the
+        search does without them.
+
+    Returns
+    -------
+    Fit
+        Also when nothing fits: `plan` is None then.
+
+    Raises
+    ------
+    InvalidShape, InvalidRecipe, InvalidBudget, UnsupportedModel
+        An argument has no meaning, or nobody has derived a formula for it.
+    """
+    _refuse(unknown)
+    search = check_flag("search", search, InvalidRecipe)
+    training = Training(
+        shape=load_shape(shape),
+        gpu=load_gpu(gpu),
+        precision=precision,
+        optimizer=optimizer,
+        zero=zero,
+        gpus=gpus,
+        train=train,
+        lora=lora,
+        attention=attention,
+        loss=loss,
+        base=base,
+        update=update,
+        gradient_dtype=gradient_dtype,
+        gradient_accumulation=gradient_accumulation,
+        efficiency=efficiency,
+    )
+    if sequence is None:
+        sequence = default_sequence(training.shape)
+    size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
+    aside = (
+        default_margin(size, training.gpus)
+        if margin is None
+        else parse_bytes(margin, what="the margin", allow_zero=True)
+    )
+    costs = training.costs(batch, sequence, options=check_flag("options", options, InvalidRecipe))
+    gradients = counted_gradients(costs, training.state)
+    reserved = training.state.total_bytes - gradients + aside
+    found = moments(costs, training.temporaries_bytes())
+    least, set_by = smallest_peak(costs)
+    if found[-1].bytes > least:
+        least, set_by = found[-1].bytes, found[-1].set_by
+    plan = None
+    if least + reserved <= size:
+        plan = solve(costs, budget=size, reserved=reserved)
+    return Fit(
+        training=training,
+        batch=int(batch),
+        sequence=int(sequence),
+        costs=costs,
+        budget_bytes=size,
+        margin_bytes=aside,
+        kept_bytes=kept_bytes(costs),
+        moments=found,
+        smallest_budget_bytes=least + reserved,
+        set_by=set_by,
+        plan=plan,
+        limits=_limits(training, int(batch), int(sequence), size - reserved) if search else None,
+        trained_positions=trained_positions(shape, training.shape),
+    )
+
+
+def _refuse(unknown: Mapping[str, object]) -> None:
+    """Say of a keyword that `fit` does not have what there is in its place."""
+    for name in unknown:
+        if name.endswith("_parallel"):
+            raise InvalidRecipe(
+                f"fit takes no {name}: it counts a step on data-parallel GPUs (zero=, gpus=); "
+                f"training_state({name}=...) divides the persistent state"
+            )
+        names = inspect.signature(fit).parameters
+        near = did_you_mean(name, [known for known in names if known != "unknown"])
+        raise InvalidRecipe(f"fit takes no {name!r}{near or '; help(fit) lists what it takes'}")
+
+
+def _limits(training: Training, batch: int, sequence: int, available: int) -> Limits:
+    """Search all four, each by the definition that `Fit.fits` and `Fit.plan` use."""
+    temporaries = training.temporaries_bytes()
+
+    def fits(batch: int, sequence: int, checkpointed: bool) -> bool:
+        try:
+            costs = training.costs(batch, sequence)
+        except InvalidRecipe:
+            # All but its size has been checked before: it is too large to count.
+            return False
+        if moments(costs, temporaries)[-1].bytes > available:
+            return False
+        if keep_all_peak(costs) <= available:
+            return True
+        return checkpointed and smallest_peak(costs)[0] <= available
+
+    longest = training.shape.positions or MOST_TOKENS
+
+    def most_batch(checkpointed: bool) -> int:
+        return largest(lambda n: fits(n, sequence, checkpointed), MOST_SEQUENCES, batch)
+
+    def most_sequence(checkpointed: bool) -> int:
+        return largest(lambda n: fits(batch, n, checkpointed), longest, sequence)
+
+    return Limits(
+        batch=most_batch(False),
+        batch_checkpointed=most_batch(True),
+        sequence=most_sequence(False),
+        sequence_checkpointed=most_sequence(True),
+        most_sequence=longest,
+    )

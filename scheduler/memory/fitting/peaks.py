@@ -1,0 +1,129 @@
+"""The highest moments of a training step, and the least that any plan can make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost, OptionCost
+from scheduler.plans.text import peak_text
+from solvers.chain import methods as registry
+from solvers.replay import Step, replay
+from solvers.schedule import Backward, keep_all
+from solvers.solution import Infeasible
+
+__all__ = [
+    "Moment",
+    "keep_all_peak",
+    "kept_bytes",
+    "moments",
+    "smallest_peak",
+    "with_gradient",
+    "with_working",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One of the moments at which a step's memory may be highest.
+
+    Attributes
+    ----------
+    name
+        "loss" (all up to and with its backward, forwards too), "layer" or "optimizer".
+    bytes
+        Activations, gradients and working memory at its worst; nothing that is always there.
+    set_by
+        What needs them: ``the backward of 'block.0'``.
+    """
+
+    name: str
+    bytes: int
+    set_by: str
+
+
+def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
+    """The three highest moments of a step that keeps everything, on top of the persistent state.
+
+    Every action of the step belongs to one: up to and with the backward of the last layer, which
+    is the head with its loss, to "loss"; the other backwards to "layer". So the larger of these
+    two is the peak of the replay. "optimizer" is what comes after: all gradients, the input that
+    the user still holds, and the optimizer's temporaries.
+
+    Parameters
+    ----------
+    costs
+        Of one GPU.
+    temporaries
+        Bytes that the optimizer's step needs on top.
+    """
+    chain = costs.to_chain()
+    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
+    turn = next(i for i, step in enumerate(steps) if isinstance(step.action, Backward)) + 1
+    names = [layer.name for layer in chain.layers]
+
+    def highest(name: str, some: tuple[Step, ...]) -> Moment:
+        # A model of one layer has no backward but the loss's.
+        if not some:
+            return Moment(name, 0, "no other layer")
+        worst = max(some, key=lambda step: step.during_bytes)
+        return Moment(name, worst.during_bytes, peak_text(worst.action, names))
+
+    gradients = sum(layer.gradient_bytes for layer in chain.layers)
+    return (
+        highest("loss", steps[:turn]),
+        highest("layer", steps[turn:]),
+        Moment("optimizer", chain.input_bytes + gradients + temporaries, "the optimizer's step"),
+    )
+
+
+def kept_bytes(costs: CostGraph) -> int:
+    """Live between forward and backward when everything is kept."""
+    chain = costs.to_chain()
+    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
+    return next(
+        before.after_bytes
+        for before, after in pairwise(steps)
+        if isinstance(after.action, Backward)
+    )
+
+
+def keep_all_peak(costs: CostGraph) -> int:
+    """Peak of the step that keeps everything."""
+    chain = costs.to_chain()
+    return replay(chain, keep_all(len(chain))).peak_bytes
+
+
+def smallest_peak(costs: CostGraph) -> tuple[int, str]:
+    """The smallest peak of any plan, and what sets it; exact, by the solver that `solve` uses."""
+    chain = costs.to_chain()
+    try:
+        items = registry.optimal(chain, 0).items
+    except Infeasible as error:
+        items = error.items
+    done = replay(chain, items)
+    return done.peak_bytes, peak_text(done.peak_action, [layer.name for layer in chain.layers])
+
+
+def with_gradient(layer: LayerCost, stays: int, passes: int) -> LayerCost:
+    """The layer whose backward leaves `stays` bytes of gradients, and meanwhile has `passes`."""
+    return _with_more(replace(layer, gradient_bytes=stays), backward_transient_bytes=passes)
+
+
+def with_working(layer: LayerCost, size: int) -> LayerCost:
+    """The layer with `size` bytes more of working memory in all it does."""
+    fields = ("forward_transient_bytes", "drop_transient_bytes", "backward_transient_bytes")
+    return _with_more(layer, **dict.fromkeys(fields, size))
+
+
+def _with_more(layer: LayerCost, **more: int) -> LayerCost:
+    """The layer with more of each of these fields, and its options too, where they have them."""
+
+    def add(cost: LayerCost | OptionCost) -> dict[str, Any]:
+        have = {field: getattr(cost, field, None) for field in more}
+        return {field: size + more[field] for field, size in have.items() if size is not None}
+
+    options = tuple(replace(option, **add(option)) for option in layer.options)
+    return replace(layer, **add(layer), options=options)

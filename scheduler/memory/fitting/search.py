@@ -1,0 +1,101 @@
+"""The largest size that still fits, by doubling and bisection, and where a model itself ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from scheduler.common.errors import SchedulerError
+from scheduler.common.files import read_text
+from scheduler.common.jsontext import parse_json
+from scheduler.memory.errors import InvalidShape
+from scheduler.memory.shape.shape import Shape, load_shape
+
+__all__ = ["MOST_SEQUENCES", "MOST_TOKENS", "largest", "trained_positions"]
+
+MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
+"""Where the searches for the largest batch and the longest sequence end."""
+
+_FIELD = "max_position_embeddings"
+_SHIPPED = {
+    "llama-7b": 2048,
+    "llama-3-8b": 8192,
+    "llama-3-70b": 8192,
+    "mistral-7b": 32768,
+    "mixtral-8x7b": 32768,
+    "qwen2.5-72b": 131072,
+}
+"""`max_position_embeddings` of the shipped shapes, as their released config.json has it.
+
+Llama (2048), Meta-Llama-3 (8192; Llama 3.1 has 131072), Mistral-7B-v0.1 and Mixtral-8x7B-v0.1
+(32768), Qwen2.5-72B (131072; the Instruct model's has 32768). The shapes leave it out: no size
+depends on it.
+"""
+
+
+def trained_positions(
+    source: Shape | Mapping[str, object] | str | os.PathLike[str], shape: Shape
+) -> int | None:
+    """Tokens that a model has positions for, as it was released; None where nothing says it.
+
+    Learned positions are rows of a table: no sequence can be longer. Rotary positions are computed,
+    so longer ones run, but the model has not met them.
+
+    Parameters
+    ----------
+    source
+        What `load_shape` was given. A file is read again: a shape does not hold this.
+    shape
+        What it returned.
+    """
+    if shape.positions:
+        return shape.positions
+    if isinstance(source, Mapping):
+        return _positive(source.get(_FIELD))
+    known = _SHIPPED.get(shape.name)
+    if known is not None and shape == load_shape(shape.name):
+        return known
+    if isinstance(source, Shape):
+        return None
+    path = os.fspath(source)
+    path = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    try:
+        config = parse_json(read_text(path, "config", InvalidShape), path, InvalidShape)
+    except SchedulerError:
+        # A pipe, which gives its text once.
+        return None
+    return _positive(config.get(_FIELD)) if isinstance(config, Mapping) else None
+
+
+def _positive(value: object) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and isinstance(value, int) and value > 0 else None
+
+
+def largest(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
+    """The largest n from 0 to `most` with `fits(n)`, where no n fits that is above one that fails.
+
+    Parameters
+    ----------
+    fits
+        Monotone; called about 2·log2 of the answer over the guess times. Zero is taken to fit.
+    most
+        Where the search ends; returned when even that fits.
+    guess
+        Where it starts.
+    """
+    good, step = 0, max(1, min(guess, most))
+    bad = most + 1
+    while good < most:
+        trial = min(step, most)
+        if not fits(trial):
+            bad = trial
+            break
+        good, step = trial, 2 * trial
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good

@@ -1,0 +1,195 @@
+"""What a person reads of a fit, on one screen."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.memory.activations.setting import Lora, linears, lora_targets
+from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
+from scheduler.memory.shape.shape import Shape
+from scheduler.report.table import aligned, format_percent
+from solvers.schedule import options_of
+
+if TYPE_CHECKING:
+    from scheduler.memory.fitting.verdict import Fit
+
+__all__ = ["fit_lines"]
+
+_WIDTH = 100
+_LABEL = 10
+_MOMENTS = {"loss": "up to loss"}  # a forward may be the highest of them
+
+
+def fit_lines(fit: Fit) -> list[str]:
+    """At most 24 lines of at most 100 columns."""
+    return [
+        *_row("model", _model(fit)),
+        *_row("recipe", _recipe(fit)),
+        *_row("budget", f"{format_both(fit.budget_bytes)}, {fit.training.gpu.name}"),
+        *_row("fits", _verdict(fit)),
+        *_row("plan", _plan(fit)),
+        "",
+        *_row("state", _state(fit)),
+        *_row(
+            "margin",
+            f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
+        ),
+        *(_row("note", fit.bucket_note) if fit.bucket_note else []),
+        *_row("left", _left(fit)),
+        "",
+        *_moments(fit),
+        *_limits(fit),
+    ]
+
+
+def _row(label: str, text: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH - _LABEL - 2, break_on_hyphens=False)
+    head = [f"{label:>{_LABEL}}  {lines[0]}"]
+    return head + [" " * (_LABEL + 2) + line for line in lines[1:]]
+
+
+def _model(fit: Fit) -> str:
+    name, count = fit.shape.name, fit.shape.parameters
+    million = f"{count / 10**6:,.1f} million parameters"
+    most = fit.trained_positions
+    beyond = f", beyond its {most:,} positions" if most and fit.sequence > most else ""
+    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
+
+
+def _recipe(fit: Fit) -> str:
+    training = fit.training
+    trained = "full training" if training.train == "full" else "no weight trained"
+    parts = [fit.state.recipe, trained]
+    if training.lora is not None:
+        parts[-1] = _adapters(fit.shape, training.lora)
+    if training.base is not None:
+        parts.append(f"base in {training.base}")
+    if training.gradient_accumulation:
+        parts.append("gradients accumulate")
+    parts += [f"{training.attention} attention", f"loss {training.loss}"]
+    return ", ".join(parts)
+
+
+def _adapters(shape: Shape, lora: Lora) -> str:
+    # "all" is not all where there are experts, so the layers are named.
+    chosen = lora_targets(shape, lora)
+    targets = ", ".join(name for name in linears(shape) if name in chosen)
+    experts = " (none on experts)" if shape.experts else ""
+    dropout = f" dropout {lora.dropout}" if lora.dropout else ""
+    return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
+
+
+def _state(fit: Fit) -> str:
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in fit.state.rows() if size)
+    return f"{format_bytes(fit.state.total_bytes)}: {parts}"
+
+
+def _left(fit: Fit) -> str:
+    if fit.available_bytes <= 0:
+        return (
+            f"nothing: before any activation or gradient, {format_bytes(-fit.available_bytes)} "
+            "are missing"
+        )
+    what = f"{format_bytes(fit.available_bytes)} for activations"
+    if not fit.gradients_bytes:
+        return what
+    return f"{what} and gradients (the state's {format_bytes(fit.gradients_bytes)} count here)"
+
+
+def _moments(fit: Fit) -> list[str]:
+    kept = format_bytes(fit.kept_bytes)
+    lines = _row(
+        "step", f"the forward keeps {kept} with nothing checkpointed; its highest moments:"
+    )
+    # Without the margin it is what torch.cuda.max_memory_allocated counts.
+    what, state = "activations", "state"
+    if fit.gradients_bytes:
+        what, state = "activations + gradients", "state without gradients"
+    base = f"with {format_bytes(fit.reserved_bytes)}: {state}, margin"
+    rows = [("", what, "everything", base)]
+    rows += [
+        (
+            _MOMENTS.get(moment.name, moment.name),
+            format_bytes(moment.bytes),
+            format_bytes(fit.reserved_bytes + moment.bytes),
+            moment.set_by,
+        )
+        for moment in fit.moments
+    ]
+    return lines + _to_the_right(rows)
+
+
+def _verdict(fit: Fit) -> str:
+    room = fit.available_bytes - fit.peak_bytes
+    if room >= 0:
+        return f"yes, with nothing checkpointed; {format_bytes(room)} are free"
+    return f"not with everything kept: {format_bytes(-room)} too much"
+
+
+def _plan(fit: Fit) -> str:
+    smallest = (
+        f"the smallest feasible budget, state and margin included, is "
+        f"{fit.smallest_text()}, set by {fit.set_by}"
+    )
+    plan = fit.plan
+    if plan is None:
+        return f"none fits; {smallest}"
+    if plan.overhead == 0:
+        return f"nothing need be recomputed; {smallest}"
+    again = sum(count > 1 for count in plan.forwards.values())
+    parts = ", whole or in part" if options_of(plan.items) else ""
+    return (
+        f"{plan.status}: {format_percent(plan.overhead)} slower "
+        f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "
+        f"recomputed{parts}; the step needs {format_bytes(plan.peak_bytes)} of the "
+        f"{format_bytes(fit.available_bytes)} left; {smallest}"
+    )
+
+
+def _limits(fit: Fit) -> list[str]:
+    limits = fit.limits
+    if limits is None:
+        return []
+    rows = [
+        ("largest", "everything kept", "best checkpointing", ""),
+        (
+            "batch",
+            _bounded(limits.batch, MOST_SEQUENCES),
+            _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
+            f"at sequence {fit.sequence}",
+        ),
+        (
+            "sequence",
+            _bounded(limits.sequence, limits.most_sequence),
+            _bounded(limits.sequence_checkpointed, limits.most_sequence),
+            f"at batch {fit.batch}{_positions(fit, limits.sequence_checkpointed)}",
+        ),
+    ]
+    return ["", *_to_the_right(rows)]
+
+
+def _to_the_right(rows: list[tuple[str, str, str, str]]) -> list[str]:
+    """Rows of a label, two figures and a remark, the figures under each other's ends."""
+    left, right = (max(len(row[column]) for row in rows) for column in (1, 2))
+    cells = [(a.rjust(_LABEL), b.rjust(left), c.rjust(right), d) for a, b, c, d in rows]
+    return aligned(cells, left=4)
+
+
+def _positions(fit: Fit, longest: int) -> str:
+    """`Fit.notes` of the longest sequences, in what is left of their row."""
+    most = fit.trained_positions
+    if most is None or longest < most:
+        return ""
+    if fit.shape.positions:
+        return "; no more positions are learned"
+    return f"; made for {most:,} positions" if longest > most else ""
+
+
+def _bounded(found: int, most: int) -> str:
+    if not found:
+        return "none"
+    if found < most:
+        return f"{found:,}"
+    return f"{found:,} at least" if most in (MOST_SEQUENCES, MOST_TOKENS) else f"{found:,} (all)"

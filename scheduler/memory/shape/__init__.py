@@ -1,0 +1,1 @@
+"""Shapes of models: read from configs, checked, counted."""

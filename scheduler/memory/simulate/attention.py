@@ -1,0 +1,262 @@
+"""Attention, on paper: see `modules`."""
+
+from __future__ import annotations
+
+from scheduler.memory.activations.attention import JOINED_BY_ROTARY, expands
+from scheduler.memory.activations.setting import Setting, linears
+from scheduler.memory.simulate.kernels import (
+    cast,
+    dropout,
+    join,
+    part,
+    rms_norm,
+    rotary,
+    scale,
+    split,
+    unary,
+    view,
+)
+from scheduler.memory.simulate.modules import project
+from scheduler.memory.simulate.tensors import Paper, Value
+
+__all__ = ["attend"]
+
+_FUSED = "aten._scaled_dot_product_flash_attention"
+
+
+def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
+    """Run attention on the normed input, its output projection and GPT-2's dropout with it.
+
+    Eager attention also returns the probabilities, and the block refers to them to its end.
+    """
+    shape = at.shape
+    q, k, v = _projected(paper, at, x)
+    if not shape.positions:
+        q, k = _turned(paper, at, q, k)
+    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    attended, probabilities = run(paper, at, q, k, v)
+    attended = project(paper, at, attended, "o")
+    return dropout(paper, at, attended, shape.dropout), probabilities
+
+
+def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
+    """Run the projections and put heads before tokens.
+
+    Where their gradients come in that order, a copy puts them in the projection's.
+    """
+    shape = at.shape
+    ordered = shape.heads > 1
+    if "qkv" not in linears(shape):
+        # Queries are normed before keys are projected: so in reverse go their gradients.
+        q, k = (_headed(paper, at, project(paper, at, x, name)) for name in ("q", "k"))
+        v = project(paper, at, x, "v")
+        return q, k, view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+    qkv = project(paper, at, x, "qkv")
+    if shape.family == "gpt_neox":
+        q, k, v = split(paper, view(paper, qkv, copied=ordered), 3)
+    elif shape.family == "phi3":
+        widths = (shape.query_width, shape.kv_width, shape.kv_width)
+        q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
+    else:
+        q, k, v = (
+            view(paper, n, copied=not _is_fused(at) and ordered) for n in split(paper, qkv, 3)
+        )
+    return q, k, v
+
+
+def _headed(paper: Paper, at: Setting, x: Value) -> Value:
+    """Put queries or keys in heads, and norm them where the shape does."""
+    x = view(paper, x, copied=True)
+    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm else x
+
+
+def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
+    """Turn queries and keys. Two families slice off what turns, and join it with the rest."""
+    width, turning = at.shape.head_width, at.shape.turned_width
+    table = paper.leaf(at.sequence * turning, at.stream, trained=False)
+    if at.shape.family not in JOINED_BY_ROTARY:
+        turned = rotary(paper, q, table)
+        return turned, rotary(paper, k, table)
+    q_turns, q_stays, k_turns, k_stays = (
+        part(paper, x, x.elements * share // width)
+        for x in (q, k)
+        for share in (turning, width - turning)
+    )
+    if at.shape.family == "phi3":
+        turned = join(paper, rotary(paper, q_turns, table), q_stays)
+        return turned, join(paper, rotary(paper, k_turns, table), k_stays)
+    q, k = rotary(paper, q_turns, table), rotary(paper, k_turns, table)
+    turned = join(paper, q, q_stays)
+    return turned, join(paper, k, k_stays)
+
+
+def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+    """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
+
+    A causal mask halves both, as flash kernels skip what it hides; a padding mask does not.
+    """
+    shape = at.shape
+    q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
+    flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
+    if expands(at):
+        k, v = _expanded(paper, at, k), _expanded(paper, at, v)
+    masks = [_in_numbers(paper, at)] if at.masked else []
+    before = paper.save(q, k, v, *masks)
+    made, sums = paper.run(
+        f"{_FUSED}.default" if at.cuda else f"{_FUSED}_for_cpu.default",
+        (q, k, v, *masks),
+        [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
+        flops,
+    )
+    after = paper.save(made, sums)
+    del sums, masks
+    sizes = [part.elements for part in (q, k, v)]
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
+        return [paper.compute((), n, at.compute) for n in sizes]
+
+    paper.record(made, (q, k, v), back, before, after)
+    if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
+        return view(paper, made, made=True), None
+    return made, None
+
+
+def _is_fused(at: Setting) -> bool:
+    """Whether one kernel runs the attention. The CPU has none with dropout."""
+    return not at.eager and (at.cuda or not at.shape.attention_dropout)
+
+
+def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+    """Run what scaled_dot_product_attention is without a kernel of its own."""
+    return view(paper, _in_fp32(paper, at, q, k, v), made=at.shape.heads > 1), None
+
+
+def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+    """Run it in fp32. torch's function holds all that it has given a name to its end."""
+    shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
+    q_copied = apart and shape.family not in JOINED_BY_ROTARY
+    k_copied, v_copied = q_copied, apart
+    if expands(at):
+        k, v = _expanded(paper, at, k), _expanded(paper, at, v)
+        k_copied, v_copied = False, apart and shape.kv_heads == 1
+    mask = _in_numbers(paper, at) if at.masked else None
+    in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
+    queries, keys, values = in_fp32
+    queries = unary(paper, queries, "aten.mul.Scalar")
+    if mask is None:
+        mask = _causal(paper, at)
+    if shape.kv_heads < shape.heads and not expands(at):
+        keys, values = (_expanded(paper, at, part, copied=True) for part in (keys, values))
+        k_copied = v_copied = False
+    scores = _scaled_scores(paper, at, queries, keys, (q_copied, k_copied))
+    scores = _added(paper, scores, mask)
+    scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
+    scores = dropout(paper, at, scores, shape.attention_dropout)
+    _returned = cast(paper, scores, at.compute)
+    heads = at.tokens * shape.query_width
+    made = _product(paper, at, scores, _factor(paper, values, v_copied), heads)
+    return cast(paper, view(paper, made, copied=apart), at.compute)
+
+
+def _scaled_scores(
+    paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]
+) -> Value:
+    factors = q, unary(paper, k, "aten.mul.Scalar")
+    q, k = (_factor(paper, x, new) for x, new in zip(factors, copied, strict=True))
+    return _product(paper, at, q, k, at.probabilities)
+
+
+def _causal(paper: Paper, at: Setting) -> Value:
+    n = at.sequence**2
+    every = paper.compute((), n, 1, op="aten.ones.default")
+    lower = paper.compute((every,), n, 1, op="aten.tril.default")
+    del every
+    return _numbers(paper, lower, 4)
+
+
+def _in_numbers(paper: Paper, at: Setting) -> Value:
+    """The mask that every block is handed, in numbers."""
+    mask = paper.leaf(at.batch * at.sequence**2, 1, trained=False)
+    return _numbers(paper, mask, at.compute)
+
+
+def _numbers(paper: Paper, mask: Value, size: int) -> Value:
+    """Turn a mask of booleans into one of zeros and minus infinities."""
+    numbers = [paper.compute((), 1, size, op="aten.scalar_tensor.default") for _ in range(2)]
+    return paper.compute((mask, *numbers), mask.elements, size, op="aten.where.self")
+
+
+def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> Value:
+    """Keys or values for every head: a copy, unless one head is read as all of them."""
+    many, n, size = at.tokens * at.shape.query_width, x.elements, x.size
+    made = x.view(many)
+    if copied or at.shape.kv_heads > 1:
+        made = paper.compute((made,), many, size, op="aten.clone.default")
+    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+    return made
+
+
+def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
+    """Run softmax(q kᵀ · scale + mask) v, operation by operation.
+
+    A product sees batch and heads as one dimension. A factor in which the two do not lie so is
+    copied; those that rotary has joined or that are expanded to all heads lie so already.
+    """
+    shape = at.shape
+    heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
+    q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
+    v_copied = apart
+    if shape.kv_heads < shape.heads:
+        k, v = _expanded(paper, at, k), _expanded(paper, at, v)
+        k_copied = v_copied = apart and shape.kv_heads == 1
+    scores = _scores(paper, at, q, k, (q_copied, k_copied))
+    size = at.compute if shape.family == "gpt2" else 4
+    scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
+    scores = cast(paper, scores, at.compute)
+    scores = dropout(paper, at, scores, shape.attention_dropout)
+    made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
+    return view(paper, made, made=shape.heads > 1, copied=apart), scores
+
+
+def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]) -> Value:
+    q_new, k_new = copied
+    factors = _factor(paper, q, q_new), _factor(paper, k, k_new)
+    scores = _product(paper, at, *factors, at.probabilities)
+    del factors
+    scores = scale(paper, scores)
+    if at.shape.family == "gemma2":
+        scores = unary(paper, scores, "aten.div.Tensor")
+        scores = unary(paper, scores, "aten.tanh.default", saves="output")
+        scores = scale(paper, scores)
+    mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
+    return _added(paper, scores, mask)
+
+
+def _added(paper: Paper, scores: Value, mask: Value) -> Value:
+    made = paper.compute((scores, mask), scores.elements, scores.size, op="aten.add.Tensor")
+    paper.record(made, (scores,), lambda g, saved: g)
+    return made
+
+
+def _factor(paper: Paper, x: Value, copied: bool) -> Value:
+    """Queries, keys or values as a product of all heads sees them."""
+    return view(paper, x, made=True) if copied else x
+
+
+def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
+    """Run a product of every head: 2·A·a FLOPs."""
+    flops = 2 * at.probabilities * at.shape.head_width
+    sizes = x.elements, y.elements
+    kept = paper.save(x, y)
+    made = paper.compute((x, y), elements, x.size, flops, op="aten.bmm.default")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        x, y = saved
+        return [
+            paper.compute((*grads, y), sizes[0], x.size, flops),
+            paper.compute((*grads, x), sizes[1], y.size, flops),
+        ]
+
+    paper.record(made, (x, y), back, kept)
+    return made

@@ -1,0 +1,104 @@
+"""The modules of a block, on paper: linear layers with adapters, norms, MLP.
+
+Every function mirrors a module of transformers 5.24; a variable here lives as long as the variable
+there.
+"""
+
+from __future__ import annotations
+
+from scheduler.memory.activations.setting import Setting, linears
+from scheduler.memory.simulate.kernels import (
+    add,
+    cast,
+    dropout,
+    gelu_new,
+    layer_norm,
+    linear,
+    multiply,
+    rms_norm,
+    scale,
+    split,
+    unary,
+)
+from scheduler.memory.simulate.tensors import Paper, Value
+
+__all__ = ["activate", "mlp", "norm", "project"]
+
+
+def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
+    """Run the block's linear layer of this name, its adapter with it."""
+    inputs, outputs = linears(at.shape)[name]
+    bias = {"o": at.shape.output_bias, "down": at.shape.mlp_bias, "up": at.shape.mlp_bias}
+    bias |= {"gate": at.shape.mlp_bias, "gate_up": at.shape.mlp_bias}
+    biased = bias.get(name, at.shape.qkv_bias)
+    if name not in at.targets:
+        return _linear(paper, at, x, inputs, outputs, biased)
+    result = _linear(paper, at, x, inputs, outputs, biased)
+    assert at.lora is not None
+    # The call itself holds x to its end, beside the cast.
+    entering = cast(paper, x, at.lora.size)
+    result = add(paper, result, _adapter(paper, at, entering, inputs, outputs))
+    return cast(paper, result, at.compute)
+
+
+def _adapter(paper: Paper, at: Setting, x: Value, inputs: int, outputs: int) -> Value:
+    """Run B A dropout(x) · scale, one expression as PEFT has it."""
+    assert at.lora is not None
+    rank = at.lora.rank
+    return scale(
+        paper,
+        linear(
+            paper,
+            linear(paper, dropout(paper, at, x, at.lora.dropout), inputs, rank, trained=True),
+            rank,
+            outputs,
+            trained=True,
+        ),
+    )
+
+
+def _linear(
+    paper: Paper, at: Setting, x: Value, inputs: int, outputs: int, bias: bool = False
+) -> Value:
+    weight = None
+    if at.autocast:
+        x = cast(paper, x, at.compute)
+        weight = cast(paper, paper.leaf(inputs * outputs, 4, trained=at.trained), at.compute)
+    return linear(paper, x, inputs, outputs, trained=at.trained, bias=bias, weight=weight)
+
+
+def norm(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the shape's norm over the model's width."""
+    if at.shape.norm == "layer":
+        return layer_norm(paper, at, x)
+    return rms_norm(paper, at, x, at.shape.width)
+
+
+def activate(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the activation function."""
+    kind = at.shape.activation
+    if kind == "gelu_new":
+        return gelu_new(paper, x)
+    op = f"aten.{kind.removesuffix('_pytorch_tanh')}.default"
+    return unary(paper, x, op, saves="output" if kind == "relu" else "input")
+
+
+def mlp(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run down(act(gate x) · up x), or down(act(up x)) where there is no gate."""
+    if "gate_up" in linears(at.shape):
+        gate, up = split(paper, project(paper, at, x, "gate_up"), 2)
+        x = multiply(paper, up, activate(paper, at, gate))
+        x = project(paper, at, x, "down")
+    elif at.shape.gated:
+        # The product is an argument of down: it and what it is made of go as soon as they can.
+        x = project(paper, at, _gated(paper, at, x), "down")
+    else:
+        x = project(paper, at, x, "up")
+        x = activate(paper, at, x)
+        x = project(paper, at, x, "down")
+    return dropout(paper, at, x, at.shape.dropout)
+
+
+def _gated(paper: Paper, at: Setting, x: Value) -> Value:
+    active = activate(paper, at, project(paper, at, x, "gate"))
+    return multiply(paper, active, project(paper, at, x, "up"))

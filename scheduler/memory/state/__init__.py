@@ -1,0 +1,1 @@
+"""What stays for the whole run: parameters, gradients, the optimizer's state."""

@@ -1,0 +1,1 @@
+"""From costs to plans: requests read, solvers called, what they find replayed and compared."""

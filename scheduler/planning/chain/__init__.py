@@ -1,0 +1,1 @@
+"""What is asked of chains alone."""

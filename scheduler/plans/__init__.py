@@ -1,0 +1,1 @@
+"""Plans: what is in them, their words, rows, pictures and files."""

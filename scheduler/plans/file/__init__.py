@@ -1,0 +1,1 @@
+"""The files of plans: fields, items and steps, read and written."""

@@ -1,0 +1,253 @@
+"""Make a model train as a plan says, by replacing the forward of its blocks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from scheduler.common.errors import InvalidPlan, UnsupportedModel
+from scheduler.common.text import ordinal
+from scheduler.costs.keeps import Keeps
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.pytorch.checkpointing.recompute import Recomputation
+from scheduler.pytorch.checkpointing.segment import Block, Segment
+from scheduler.pytorch.checkpointing.selective import check_torch
+from scheduler.pytorch.model.call import check_unwrapped, switch_off_cache
+from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.fsdp import check_units
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of, options_of
+
+__all__ = ["Handle", "Recomputation", "apply"]
+
+_FRAMES_A_LEVEL = 6
+"""Python frames that each level of nested checkpoints takes, in torch and here."""
+_OTHER_FRAMES = 200
+"""Those left for the training script, and for the model."""
+
+
+def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+    """Checkpoint a model's blocks as `plan` says.
+
+    Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
+    nests), by the replaced forwards of its blocks: the model calls each in its place, with
+    arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
+    of a segment the model may do what it likes but change the activation. Parameter names, hooks
+    and the state dict stay as they were. Without gradients everything runs as before. A generation
+    cache is switched off. The model can be copied, pickled and saved whole with the plan on it.
+
+    Parameters
+    ----------
+    plan
+        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
+    model
+        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
+        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
+    blocks
+        What `profile` was given: "auto", where the plan must have every block of a stack, or a
+        pattern or names, which must be those of the plan's blocks.
+
+    Returns
+    -------
+    Handle
+        ``handle.remove()`` undoes everything; also a context manager.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
+        a graph, or does not say what its options keep.
+    UnsupportedModel
+        The model checkpoints already, or is wrapped in something that the plan does not survive;
+        or a pattern of blocks matches nothing.
+    """
+    _check_kind(plan)
+    model = _inside(model)
+    names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
+    check_unwrapped(model, [name for name in names if name])
+    handle = Handle(plan, model)
+    segments = [item for item in plan.items if item != Keep(first_of(item))]
+    runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
+    for run in runs:
+        _check_run(run, plan.policies)
+        check_units(model, [name for name, _ in run])
+    for item, run in zip(segments, runs, strict=True):
+        members = [Block(module, name) for name, module in run]
+        segment = Segment(item, members, plan.policies)
+        for block in members:
+            block.segment = segment
+            block.put()
+        handle.blocks.extend(members)
+    handle.configs = switch_off_cache(model)
+    return handle
+
+
+@dataclass
+class Handle:
+    """An applied plan.
+
+    Attributes
+    ----------
+    plan
+        What was applied.
+    """
+
+    plan: Plan
+    _model: nn.Module = field(repr=False)
+    blocks: list[Block] = field(default_factory=list, repr=False)
+    configs: list[Any] = field(default_factory=list, repr=False)
+
+    def remove(self) -> None:
+        """Put every forward, and the cache setting, back; harmless when done twice."""
+        for block in self.blocks:
+            block.take_away()
+        self.blocks.clear()
+        for config in self.configs:
+            config.use_cache = True
+        self.configs.clear()
+
+    def report(self) -> Coverage:
+        """Say for each layer what the plan wants and what the model does at this moment.
+
+        Print it, or look a layer's plan up in it; ``report().ok`` when the two are the same.
+        """
+        return Coverage.of(self.plan, self._model, self.blocks)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def _check_kind(plan: Plan) -> None:
+    if not hasattr(plan, "items"):
+        raise InvalidPlan(
+            "this is the plan of a graph, which has steps in place of items; apply it with "
+            "apply_graph(plan.steps, trace(model, inputs), model)"
+        )
+    for layer, option in options_of(plan.items).items():
+        name = plan.layers[layer]
+        if not plan.policies.get(name):
+            raise InvalidPlan(
+                f"the plan keeps {name!r} with option {option!r}, and does not say which "
+                "results that keeps; solve costs from profile(..., options=True), or without "
+                "options"
+            )
+    deepest = (sys.getrecursionlimit() - _OTHER_FRAMES) // _FRAMES_A_LEVEL
+    if plan.depth > deepest:
+        needed = plan.depth * _FRAMES_A_LEVEL + _OTHER_FRAMES
+        raise InvalidPlan(
+            f"the plan nests {plan.depth} checkpoints, and Python's recursion limit lets torch "
+            f"nest {deepest}; call sys.setrecursionlimit({needed}) first, or solve for a larger "
+            "budget, whose plans nest less"
+        )
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """The model in its wrapper."""
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedModel(
+            "DataParallel copies the model in every step, and the copies would run the plan on the "
+            "first device's weights; use DistributedDataParallel"
+        )
+    if hasattr(model, "_orig_mod"):
+        raise UnsupportedModel(
+            "the model is compiled as a whole, which takes checkpoints apart; compile its blocks "
+            "instead, before the plan is applied: block.forward = torch.compile(block.forward)"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _inside(model.module)
+    return model
+
+
+def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keeps]) -> None:
+    """Raise `UnsupportedModel` where blocks cannot be checkpointed."""
+    for name, module in run:
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            raise UnsupportedModel(
+                f"block {name!r} was compiled with its hooks by .compile(), which leaves no room "
+                "for a checkpoint around it; compile its forward instead, before the plan is "
+                "applied: block.forward = torch.compile(block.forward)"
+            )
+        if name not in policies:
+            continue
+        check_torch()
+        if any(map(_is_compiled, module.modules())):
+            raise UnsupportedModel(
+                f"block {name!r} is compiled, or a part of it is, and the plan keeps results from "
+                "inside it, which compiled code does not hand out one by one; solve costs without "
+                "options for it"
+            )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Say whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
+    return (
+        hasattr(module.forward, "_torchdynamo_orig_callable")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module, "_orig_mod")
+    )
+
+
+def _members(item: Item) -> range:
+    return range(first_of(item), last_of(item) + 1)
+
+
+def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[str]:
+    """Module names of the plan's layers, "" for the ends that no module stands for.
+
+    Raises
+    ------
+    InvalidPlan
+        Names the first layer that is no block of the model, or the first block left out.
+    """
+    modules = dict(model.named_modules())
+    kind, count = type(model).__name__, len(plan.layers)
+    checkpointed = {
+        i for item in plan.items if isinstance(item, Checkpoint) for i in _members(item)
+    }
+    names = [name if name in modules else "" for name in plan.layers]
+    for i, name in enumerate(names):
+        if not name and (i in checkpointed or 0 < i < count - 1):
+            raise InvalidPlan(
+                f"the plan's layer {plan.layers[i]!r} ({ordinal(i + 1)} of {count}) is not a "
+                f"module of this {kind}; the plan was made for another model"
+            )
+    blocks = [name for name in names if name]
+    if not blocks:
+        raise InvalidPlan(
+            f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
+        )
+    if isinstance(given, str):
+        given = _stack_of(blocks, modules) if given == "auto" else find_blocks(model, given)
+    for mine, theirs in zip_longest(given, blocks):
+        if mine != theirs:
+            if mine is None:
+                what = f"the plan has a block {theirs!r} that is not among those of the model"
+            elif theirs is None:
+                what = f"the model has a block {mine!r} that the plan does not"
+            else:
+                what = f"the model has a block {mine!r} where the plan has {theirs!r}"
+            raise InvalidPlan(f"{what}; the plan was made for another model, or for other blocks")
+    return names
+
+
+def _stack_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
+    """All blocks of the stack that `blocks` belong to; themselves where there is no one stack."""
+    parents = {name.rpartition(".")[0] for name in blocks}
+    parent = parents.pop()
+    if parents or not isinstance(stack := modules[parent], (nn.ModuleList, nn.Sequential)):
+        return blocks
+    return [f"{parent}.{name}" if parent else name for name, _ in stack.named_children()]

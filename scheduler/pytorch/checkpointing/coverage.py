@@ -1,0 +1,98 @@
+"""What an applied plan wants of each layer, beside what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.segment import Block
+from scheduler.report.table import aligned
+from solvers.schedule import Item, Keep, first_of, last_of
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage(Mapping[str, str]):
+    """Each layer by name: what the plan wants of it.
+
+    Attributes
+    ----------
+    planned
+        ``keep``, ``keep OPTION``, ``checkpoint``, or ``checkpoint A to B``.
+    found
+        What the model does with it: the same words where it does what is planned, else what is
+        in the way.
+    calls
+        How often each checkpointed layer has been called since with gradients on; a recomputation
+        is no call.
+    """
+
+    planned: dict[str, str]
+    found: dict[str, str]
+    calls: dict[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan, model: nn.Module, blocks: Sequence[Block]) -> Coverage:
+        """Look at a model."""
+        planned = {
+            plan.layers[i]: _describe(item, plan.layers)
+            for item in plan.items
+            for i in range(first_of(item), last_of(item) + 1)
+        }
+        modules, placed = dict(model.named_modules()), {block.name: block for block in blocks}
+        found = {
+            name: _obstacle(what, modules.get(name), placed.get(name)) or what
+            for name, what in planned.items()
+        }
+        return cls(planned, found, {block.name: block.calls for block in blocks})
+
+    @property
+    def ok(self) -> bool:
+        """Say whether every layer does what is planned."""
+        return self.planned == self.found
+
+    def __getitem__(self, layer: str) -> str:
+        return self.planned[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.planned)
+
+    def __len__(self) -> int:
+        return len(self.planned)
+
+    def __str__(self) -> str:
+        rows = [("layer", "planned", "found", "calls")]
+        for name, what in self.planned.items():
+            same = self.found[name] == what
+            called = str(self.calls[name]) if name in self.calls else "–"
+            rows.append((name, what, "as planned" if same else self.found[name], called))
+        return "\n".join(aligned(rows, left=3))
+
+
+def _describe(item: Item, layers: Sequence[str]) -> str:
+    if isinstance(item, Keep):
+        return "keep" if item.option is None else f"keep {item.option}"
+    if item.first == item.last:
+        return "checkpoint"
+    return f"checkpoint {layers[item.first]} to {layers[item.last]}"
+
+
+def _obstacle(planned: str, module: nn.Module | None, block: Block | None) -> str | None:
+    """Say what keeps a layer from doing what is planned."""
+    if module is None:  # an end of the chain, which no module stands for
+        return None
+    if getattr(module, "gradient_checkpointing", False) is True:
+        return "its own gradient checkpointing is on"
+    if planned == "keep":
+        return None
+    if block is None:
+        return "the plan was removed"
+    if block.module is not module:
+        return "another module has taken its place"
+    if not block.is_put:
+        return "its forward was replaced since"
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return "compiled from outside since: it runs uncompiled"
+    return None

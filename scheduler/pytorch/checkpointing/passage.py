@@ -1,0 +1,303 @@
+"""Segments that the model runs block by block: what is open between two of their blocks.
+
+A checkpoint is torch's frame: pack and unpack hooks around what it drops, and a function that runs
+it again. `torch.utils.checkpoint.checkpoint` puts the hooks around one call. Here they are put
+around each block that the model calls by itself, so that every block runs in its place, with its
+own arguments and hooks; between two blocks nothing is open, whatever the model does there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as of_torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.checkpointing.recompute import Recomputation
+from scheduler.pytorch.checkpointing.selective import Selection
+from scheduler.pytorch.model.autocast import Ambient
+from scheduler.pytorch.model.call import Call
+from scheduler.pytorch.model.rng import GENERATORS
+from solvers.schedule import Item, Keep
+
+_GENERATOR = getattr(of_torch, "_checkpoint_without_reentrant_generator", None)
+_HOOKS = getattr(of_torch, "_checkpoint_hook", None)
+# Before torch 2.9 they did not take early_stop, which comes before the arguments to be saved.
+_TAKE_EARLY_STOP = "early_stop" in inspect.signature(of_torch.checkpoint).parameters
+
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()  # one for all: this is on every call's way
+
+
+def stopping(early: bool) -> tuple[AbstractContextManager[Any], dict[str, Any]]:
+    """A context and keywords to make a checkpoint with.
+
+    `early`: its recomputation ends with the last tensor that is saved, else where the body ends.
+    """
+    if _TAKE_EARLY_STOP:
+        return _NOTHING, {"early_stop": early}
+    if early:
+        return _NOTHING, {}
+    return of_torch.set_checkpoint_early_stop(False), {}  # also of the checkpoints inside
+
+
+def frame(
+    body: Callable[[torch.Tensor], Any],
+    activation: torch.Tensor,
+    again: AbstractContextManager[Any],
+    *,
+    early: bool,
+) -> saved_tensors_hooks:
+    """Make a checkpoint that starts at `activation`; return its hooks, to be put around blocks.
+
+    What is saved under the hooks is dropped, and comes back by running `body` on the activation,
+    in the context `again`; see `stopping` for `early`.
+
+    Raises
+    ------
+    UnsupportedModel
+        torch makes its checkpoints in another way.
+    """
+    if _GENERATOR is not None and _HOOKS is not None:
+        context, keywords = stopping(early)
+        with context:
+            settings = (True, lambda: (nullcontext(), again), "default", False, *keywords.values())
+            steps = _GENERATOR(body, *settings, activation)
+            next(steps)
+        made = steps.gi_frame.f_locals.get("new_frame")
+        next(steps, None)
+        if made is not None:
+            hooks: saved_tensors_hooks = _HOOKS(made)
+            return hooks
+    raise UnsupportedModel(
+        f"torch {torch.__version__} does not let a checkpoint be put around several blocks one by "
+        "one, which segments of several blocks need; solve with method='every-layer'"
+    )
+
+
+@dataclass
+class Calls:
+    """How the blocks of a segment were called, in one forward; what its recomputations know.
+
+    Attributes
+    ----------
+    names
+        Of the blocks.
+    calls
+        Of those called so far, each without its activation.
+    drawn
+        By the number of a block: puts the generators where they were when the block began, if the
+        model drew from them since the block before.
+    selections
+        By the number of a block that is kept under an option: the results that it handed out last.
+    """
+
+    names: Sequence[str]
+    calls: list[Call] = field(default_factory=list)
+    drawn: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    selections: dict[int, Selection] = field(default_factory=dict)
+
+    def draw_from(self, number: int) -> None:
+        """Put the generators where they were when a block began that is to run again."""
+        for put in self.drawn.get(number, ()):
+            put()
+
+    def check_complete(self) -> None:
+        """Raise `UnsupportedModel` where not all blocks were called."""
+        if len(self.calls) < len(self.names):
+            if torch._guards.TracingContext.try_get() is not None:  # as torch 2.4 does
+                raise UnsupportedModel(
+                    f"torch {torch.__version__} cannot compile a block inside a checkpoint: while "
+                    f"it compiles {self.names[len(self.calls) - 1]!r} it runs the segment again; "
+                    "do not compile the blocks, or use a newer torch"
+                )
+            raise UnsupportedModel(
+                f"block {self.names[len(self.calls)]!r} was not called, though the plan runs it in "
+                "one segment with others; blocks that may be skipped, or that run twice in a row, "
+                "cannot share it"
+            )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens at one block of a segment.
+
+    Attributes
+    ----------
+    opens
+        Checkpoints that begin at it, the outer ones first; last itself, if under an option.
+    keep
+        The block itself.
+    closes
+        How many end with it.
+    """
+
+    opens: tuple[Item, ...]
+    keep: Keep
+    closes: int
+
+
+def steps_of(item: Item) -> list[Step]:
+    """Take a segment apart, block by block."""
+    if isinstance(item, Keep):
+        return [Step((), item, 0) if item.option is None else Step((item,), item, 1)]
+    steps = [step for inner in item.body for step in steps_of(inner)]
+    first, last = steps[0], steps[-1]
+    steps[0] = Step((item, *first.opens), first.keep, first.closes)
+    last = steps[-1]
+    steps[-1] = Step(last.opens, last.keep, last.closes + 1)
+    return steps
+
+
+class Passage:
+    """One forward of a segment of several blocks, while it goes on.
+
+    It is let go when it is over, when a block fails, or when the activation between two blocks
+    dies: a step that fails half way leaves nothing behind.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.calls = Calls(names)
+        self.reached = 0
+        self._names = names
+        self._open: list[tuple[saved_tensors_hooks, Recomputation]] = []
+        self._between: _Between | None = None
+
+    def let_go(self) -> None:
+        """Forget everything: each open checkpoint holds its input."""
+        self.calls, self._open, self._between = Calls(self._names), [], None
+
+    def begin(self, call: Call) -> None:
+        """Take note of a block's call.
+
+        Raises
+        ------
+        UnsupportedModel
+            The block is not called with what the block before returned.
+        """
+        names, number = self._names, self.reached
+        if number:
+            if self._between is None or not self._between.is_handed(call.activation):
+                raise UnsupportedModel(
+                    f"block {names[number]!r} does not receive what block {names[number - 1]!r} "
+                    "returned, though both are in one segment of the plan: the model runs code of "
+                    "its own between them, or a hook changes it"
+                )
+            if self._between.autocast != Ambient(call.activation.device).dtype:
+                raise UnsupportedModel(
+                    f"block {names[number]!r} runs under another autocast than block "
+                    f"{names[number - 1]!r}, with which it shares a segment of the plan; solve "
+                    "with method='every-layer'"
+                )
+            if moved := self._between.draws.since():
+                self.calls.drawn[number] = moved
+        self._between = None
+        self.calls.calls.append(call.without_activation())
+
+    @property
+    def hooks(self) -> AbstractContextManager[Any]:
+        """Those of the innermost open checkpoint, as a context."""
+        return self._open[-1][0] if self._open else nullcontext()
+
+    def open(
+        self,
+        body: Callable[[torch.Tensor], Any],
+        activation: torch.Tensor,
+        recomputation: Recomputation,
+        again: AbstractContextManager[Any],
+        *,
+        early: bool,
+    ) -> None:
+        """Open a checkpoint, inside those that are open, to be run again in the context `again`."""
+        with self.hooks:
+            hooks = frame(body, activation, again, early=early)
+        self._open.append((hooks, recomputation))
+
+    def end(self, result: torch.Tensor, closes: int) -> None:
+        """Close checkpoints after a block, and wait for the next."""
+        for _ in range(closes):
+            self._open.pop()[1].forward_is_over()
+        self.reached = (self.reached + 1) % len(self._names)
+        if self.reached == 0:
+            self.let_go()
+        else:
+            self._between = _Between(result, weakref.proxy(self))
+
+
+class _Between:
+    """What is true when a block ends, and must be when the next begins.
+
+    The activation is held weakly: between blocks it is the model's alone.
+    """
+
+    def __init__(self, result: torch.Tensor, passage: Any) -> None:
+        self._result = weakref.ref(result, lambda _: passage.let_go())
+        self._version = result._version
+        self.autocast = Ambient(result.device).dtype
+        self.draws = _Draws(result.device)
+
+    def is_handed(self, activation: torch.Tensor) -> bool:
+        """Say whether it is the block's result, unchanged; a view of all of it is the same.
+
+        Backward hooks on a block, and fully_shard, hand on such views.
+        """
+        result = self._result()
+        if result is None or activation._version != self._version:
+            return False
+        return activation is result or (
+            activation.untyped_storage() is result.untyped_storage()
+            and activation.storage_offset() == result.storage_offset()
+            and activation.size() == result.size()
+            and activation.stride() == result.stride()
+            and activation.dtype == result.dtype
+            and activation.requires_grad == result.requires_grad
+        )
+
+
+class _Draws:
+    """Where the random generators were at one moment."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._places: list[tuple[Any, ...]] = [()]  # what torch's functions take: () is the CPU's
+        if device.type != "cpu" and getattr(_module(device), "_initialized", False):
+            self._places.append((device,))
+        self._bytes = [_bytes(_state(*place)) for place in self._places]
+        self._others = [(generator, generator.state()) for generator in GENERATORS]
+
+    def since(self) -> list[Callable[[], None]]:
+        """For each generator that has moved since: a function that puts it where it is now."""
+        moved: list[Callable[[], None]] = [
+            partial(generator.put, generator.state())
+            for generator, state in self._others
+            if generator.moved_from(state)
+        ]
+        for place, before in zip(self._places, self._bytes, strict=True):
+            now = _state(*place)
+            if _bytes(now) != before:
+                moved.append(partial(_module(*place).set_rng_state, now, *place))
+        return moved
+
+
+def _module(device: torch.device | None = None) -> Any:
+    return torch if device is None else getattr(torch, device.type, None)
+
+
+def _state(device: torch.device | None = None) -> torch.Tensor:
+    state: torch.Tensor = (
+        torch.get_rng_state() if device is None else _module(device).get_rng_state(device)
+    )
+    return state
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    """Read a state where it lies, in the CPU's memory: torch itself may be in fake mode."""
+    return ctypes.string_at(state.data_ptr(), state.nbytes)

@@ -1,0 +1,323 @@
+"""`torch.compile` within a budget in bytes of peak, instead of a share of what it saves.
+
+torch's ``activation_memory_budget`` is a number from 0 to 1: the share of the saved bytes of its
+default that the forward may save. What a step then peaks at is not bounded, and it is not monotone
+in that number. Here torch asks this project instead, through its own interface for it
+(`torch._inductor.custom_graph_pass.CustomKnapsackSolver`): which operations to keep is decided on
+the joint graph so that the peak of both graphs, operation by operation, fits the budget and the
+least time is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint as of_torch
+from torch.fx import Graph, Node
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import format_bytes
+from scheduler.common.units import parse_bytes
+from scheduler.pytorch.compile.baselines import torch_choices
+from scheduler.pytorch.compile.choice import StepGraph, play
+from scheduler.pytorch.compile.joint import parts, read_joint
+from scheduler.pytorch.observe.clock import Roofline
+from scheduler.report.table import format_percent
+
+if TYPE_CHECKING:  # CP-SAT is loaded when it is needed
+    from scheduler.pytorch.compile.answer import Answer
+
+__all__ = ["CompileBudget", "CompiledPlan", "compile_budget"]
+
+# Any share between 0 and 1 lets torch ask; at both ends, and where its own cut saves less than
+# the share, it does not.
+_ASK = 1e-12
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """What was chosen for one joint graph.
+
+    Attributes
+    ----------
+    budget_bytes
+        As given.
+    peak_bytes
+        Predicted: most bytes live at once of everything but parameters, buffers and optimizer
+        state, while the compiled forward and backward run.
+    keep_all_bytes
+        The same when everything that the backward reads is kept.
+    kept, recomputed
+        Operations of the joint graph, by name.
+    recomputed_share
+        Time that runs again, as a share of the forward's.
+    least_share
+        Proven: every choice within the budget runs at least this share again.
+    status
+        "optimal": no choice within the budget runs less again, which is proven; both shares are
+        the same. "feasible": fits, and is no worse than any of torch's own choices that were asked
+        for and fit; what runs again is between `least_share` and `recomputed_share` at best.
+    set_by
+        What runs at the peak, as part of a sentence.
+    """
+
+    budget_bytes: int
+    peak_bytes: int
+    keep_all_bytes: int
+    kept: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    recomputed_share: float
+    least_share: float
+    status: str
+    set_by: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)} (keep all: "
+            f"{format_bytes(self.keep_all_bytes)}), {len(self.recomputed)} operations run again: "
+            f"+{format_percent(self.recomputed_share)} of the forward, {self.status}"
+            + (
+                f" (at least {format_percent(self.least_share)})"
+                if self.status != "optimal"
+                else ""
+            )
+        )
+
+
+def compile_budget(
+    budget: object,
+    *,
+    outputs_held: bool = True,
+    roofline: Roofline | None = None,
+    runtime: Callable[[Node], float] | None = None,
+    effort: float = 2.0,
+) -> CompileBudget:
+    """Bound the peak of what `torch.compile` compiles.
+
+    Either as a backend, which also holds for every later recompilation::
+
+        budget = compile_budget("2GiB")
+        model = torch.compile(model, backend=budget.backend("inductor"))
+
+    or as a context around the first call, for code that chooses its backend itself::
+
+        with compile_budget("2GiB") as budget:
+            loss = compiled(batch)
+
+    Parameters
+    ----------
+    budget
+        Bytes of peak: a number, or text such as ``"2GiB"``. Of everything but parameters, buffers
+        and optimizer state, from empty gradients, as in `measure`: inputs, activations, outputs,
+        gradients, temporaries. One graph's forward and backward are bounded; what runs outside it
+        (a loss that is not compiled, other graphs) is not. Scratch memory inside a kernel is not
+        seen. inductor, which fuses and reorders after the choice, usually stays below.
+    outputs_held
+        Does the caller hold the outputs until the backward is through? False for a loop that lets
+        go of the logits before.
+    roofline
+        Machine whose times decide; default as in `profile`. ``Roofline(bytes_per_second=inf)``
+        counts products only: where a compiler fuses everything else.
+    runtime
+        Times of operations from elsewhere, instead of a roofline: of a node of the joint graph, in
+        any one unit. ``torch._functorch.partitioners.estimate_runtime`` minimises what torch's own
+        solvers minimise, which by default are the FLOPs that torch counts (none for attention on
+        the CPU), or what is measured, as torch's configuration says.
+    effort
+        Deterministic seconds of the search for one graph, about ten of the clock each. The same
+        answer on every machine.
+
+    Returns
+    -------
+    CompileBudget
+        After compilation, `plans` says what was chosen, a plan a graph.
+
+    Raises
+    ------
+    InvalidBudget
+        The budget is no size.
+    ValueError
+        Both a roofline and a runtime.
+    UnsupportedModel
+        This torch has no interface for it.
+
+    Notes
+    -----
+    While compiling, torch wraps in its ``BackendCompilerFailed`` what is raised there:
+    `InfeasibleBudget` with the smallest budget, `NoPlanFound`, `UnsupportedModel`.
+    Proven means: in the class of choices that keep or run again, once, each operation of the
+    forward. torch can also move into the forward what only the backward computes from it (a mask,
+    say); such choices are not in the class.
+    Where the search ends without a proof, what torch's own solvers choose at a number of shares is
+    played as well, and the best that fits is taken: of these and of a ladder of choices, none of
+    which depends on the budget. So plans that are not proven never run more again on a larger
+    budget, and those that are proven do not either. From a proven plan to one on a larger budget
+    that is not proven there is no such promise; a larger effort removes the case.
+    """
+    if roofline is not None and runtime is not None:
+        raise ValueError("times come from a roofline or from runtime, not from both; give one")
+    cost = runtime or roofline or Roofline()
+    return CompileBudget(parse_bytes(budget), outputs_held, cost, effort)
+
+
+class CompileBudget:
+    """A budget for `torch.compile`: a context manager, and a maker of backends.
+
+    Attributes
+    ----------
+    budget_bytes
+        As given.
+    plans
+        Of each joint graph compiled under it so far, in order.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        outputs_held: bool,
+        cost: Roofline | Callable[[Node], float],
+        effort: float,
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.plans: list[CompiledPlan] = []
+        self._outputs_held = outputs_held
+        self._cost = cost
+        self._effort = effort
+        self._open: list[Any] = []
+        self._planned: tuple[list[Node], list[Node]] = [], []
+        self._asked = False
+        self._solver = _solver(self._tell)
+
+    def __enter__(self) -> CompileBudget:
+        context = self._asking()
+        context.__enter__()
+        self._open.append(context)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().__exit__(*error)
+
+    def backend(self, name: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+        """Return a backend that compiles within the budget, each time it is asked.
+
+        Parameters
+        ----------
+        name
+            A backend that uses torch's min-cut partitioner: "inductor", or
+            "aot_eager_decomp_partition", which needs no compiler.
+        """
+        from torch._dynamo.backends.registry import lookup_backend
+
+        inner = lookup_backend(name) if isinstance(name, str) else name
+
+        def compiled(module: Any, inputs: Any, **options: Any) -> Any:
+            with self:
+                return inner(module, inputs, **options)
+
+        return compiled
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        from torch._functorch import config, partitioners
+
+        before = partitioners.choose_saved_values_set
+        torch_choice = getattr(before, "__wrapped__", before)  # the inner budget of two decides
+
+        @wraps(torch_choice)
+        def choosing(joint_graph: Graph, node_info: Any, memory_budget: float = 1) -> list[Node]:
+            # Planned here: torch asks a solver with its fake tensors switched off, and asks nobody
+            # where its default saves less than the inputs hold, parameters among them, as in any
+            # wide model on a small batch. The budget has to hold there too.
+            kept, _ = self._planned = self._plan(joint_graph, node_info, torch_choice)
+            self._asked = False
+            saved: list[Node] = torch_choice(joint_graph, node_info, memory_budget)
+            if not self._asked:
+                saved = [*node_info.inputs, *(part for node in kept for part in parts(node))]
+            return saved
+
+        partitioners.choose_saved_values_set = choosing
+        try:
+            with config.patch(
+                activation_memory_budget=_ASK, activation_memory_budget_solver=self._solver
+            ):
+                yield
+        finally:
+            partitioners.choose_saved_values_set = before
+
+    def _tell(self) -> tuple[list[Node], list[Node]]:
+        self._asked = True
+        return self._planned
+
+    def _plan(
+        self, graph: Graph, info: Any, torch_choice: Callable[..., list[Node]]
+    ) -> tuple[list[Node], list[Node]]:
+        """Choose for a joint graph: nodes whose outputs are kept, and nodes the backward runs."""
+        from scheduler.pytorch.compile.answer import choose
+
+        joint = read_joint(graph, info, self._cost, self._outputs_held)
+        others = partial(torch_choices, joint, graph, info, torch_choice)
+        answer = choose(joint.step, self.budget_bytes, self._effort, others)
+        self.plans.append(_described(joint.step, answer, self.budget_bytes))
+        choice = answer.choice
+        kept = [joint.nodes[i] for i in choice.kept]
+        again = [joint.nodes[i] for i in choice.again]
+        return kept, [*again, *joint.backward]
+
+
+def _solver(planned: Callable[[], tuple[list[Node], list[Node]]]) -> Any:
+    """Torch's interface for a choice of what is saved."""
+    try:
+        from torch._inductor.custom_graph_pass import CustomKnapsackSolver
+    except ImportError as error:
+        raise UnsupportedModel(
+            f"torch {torch.__version__} takes no solver for what torch.compile saves "
+            "(CustomKnapsackSolver, in torch 2.13); use scheduler.pytorch.apply"
+        ) from error
+
+    class Solver(CustomKnapsackSolver):
+        def __call__(
+            self,
+            memory: list[float],
+            joint_graph: Graph,
+            max_memory: float,
+            node_info: Any,
+            all_recomputable_banned_nodes: list[Node],
+        ) -> tuple[list[int], list[int]]:
+            kept, again = planned()
+            # torch cuts the graph anew with what it is told here. Its items are the operations that
+            # are slow; the tags, which are those of torch.utils.checkpoint, say it of all others.
+            for node in kept:
+                node.meta["recompute"] = of_torch.CheckpointPolicy.MUST_SAVE
+            for node in again:
+                node.meta["recompute"] = of_torch.CheckpointPolicy.MUST_RECOMPUTE
+            rerun = set(again)
+            items = range(len(all_recomputable_banned_nodes))
+            back = [i for i in items if all_recomputable_banned_nodes[i] in rerun]
+            return [i for i in items if i not in back], back
+
+        def uuid(self) -> None:
+            """No cache of split graphs: their plans and refusals would be lost with it."""
+            return
+
+    return Solver()
+
+
+def _described(step: StepGraph, answer: Answer, budget: int) -> CompiledPlan:
+    choice = answer.choice
+    return CompiledPlan(
+        budget,
+        choice.peak_bytes,
+        play(step, step.free).peak_bytes,
+        tuple(step.early[i].name for i in choice.kept),
+        tuple(step.early[i].name for i in choice.again),
+        choice.again_time / max(step.forward_time, 1),
+        answer.least_time / max(step.forward_time, 1),
+        "optimal" if answer.proven else "feasible",
+        choice.set_by,
+    )

@@ -1,0 +1,1 @@
+"""Models that are no chain: traced, profiled and run as a graph."""

@@ -1,0 +1,196 @@
+"""Make a model train as a plan of a graph says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MethodType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.graph.fx import Arguments
+from scheduler.pytorch.graph.program import Script
+from scheduler.pytorch.graph.step import Step
+from scheduler.pytorch.graph.trace import state_of
+from scheduler.pytorch.graph.traced import TracedGraph
+from scheduler.pytorch.model.call import Replaced, switch_off_cache
+from scheduler.pytorch.observe.layer import Source
+from solvers.graph.replay import LayerAction
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def apply_graph(
+    plan: Plan | Sequence[LayerAction], graph: TracedGraph, model: nn.Module
+) -> GraphHandle:
+    """Run a model's training steps as a plan says, layer by layer.
+
+    The model's forward is replaced by one that runs the plan's forward part; its backward, one
+    autograd function, runs the rest: it drops, recomputes and differentiates layer by layer.
+    Parameters, their hooks, the state dict and the hooks of modules that are layers stay as they
+    were; gradients of parameters are handed to autograd when the last backward is done. Without
+    gradients the model runs as before. A generation cache is switched off.
+
+    Parameters
+    ----------
+    plan
+        A plan that `solve` gave for costs from `profile_graph`, or its steps. It must be of class
+        "forward": each forward once in the layers' order, then backwards from last to first with
+        recomputations between them. Its last layer may be a loss outside the model.
+    graph
+        What `trace` gave for this model, or for one that is equal to it.
+    model
+        The model.
+
+    Returns
+    -------
+    GraphHandle
+        ``handle.remove()`` undoes everything; also a context manager.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan is not one of class "forward" for this graph.
+    UnsupportedModel
+        The model is not as it was traced, or a plan is applied to it already.
+    """
+    if isinstance(model.__dict__.get("forward"), Replaced):
+        raise UnsupportedModel(
+            f"a plan is already applied to {type(model).__name__!r}; call remove() on its handle "
+            "first"
+        )
+    script = Script.of(plan, graph)
+    if state_of(model) != graph.state:
+        raise UnsupportedModel(
+            f"this {type(model).__name__} is not as it was traced: its modules, their mode or what "
+            "requires a gradient has changed; trace it again"
+        )
+    forward = _Planned(model, graph, script)
+    model.forward = forward
+    return GraphHandle(graph, forward, switch_off_cache(model))
+
+
+@dataclass
+class GraphHandle:
+    """An applied plan.
+
+    Attributes
+    ----------
+    graph
+        What it was applied to.
+    """
+
+    graph: TracedGraph
+    _forward: _Planned = field(repr=False)
+    _configs: list[Any] = field(repr=False)
+
+    @property
+    def forwards(self) -> dict[str, int]:
+        """How often each layer's forward has run since the plan was applied."""
+        return dict(zip(self.graph.names, self._forward.counts, strict=True))
+
+    def remove(self) -> None:
+        """Put the model's forward, and the cache setting, back; harmless when done twice."""
+        self._forward.take_away()
+        for config in self._configs:
+            config.use_cache = True
+        self._configs.clear()
+
+    def __enter__(self) -> GraphHandle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class _Planned(Replaced):
+    """The replaced forward of a model."""
+
+    def __init__(self, model: nn.Module, graph: TracedGraph, script: Script) -> None:
+        self.model = model
+        self.graph = graph
+        self.script = script
+        self.counts = [0] * len(graph)
+        self._own = model.__dict__.get("forward")
+        self.original = model.forward
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A bound method is copied by its name, which leads back here.
+        return {key: value for key, value in self.__dict__.items() if key != "original"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.original = self._own or MethodType(type(self.model).forward, self.model)
+
+    def take_away(self) -> None:
+        """Put the model's own forward back."""
+        if self.model.__dict__.get("forward") is not self:
+            return
+        if self._own is None:
+            del self.model.forward
+        else:
+            self.model.forward = self._own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plan's forward part; autograd runs the rest."""
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        arguments = Arguments.bound(self.model, args, kwargs)
+        self._check(arguments)
+        step = Step(self.script, self.graph, self.model, arguments, self.counts)
+        last = step.forward()
+        leaves = [t for t in arguments.tensors if t.requires_grad]
+        leaves += [p for p in self.model.parameters() if p.requires_grad]
+        token = _Rest.apply(step, *leaves)
+        result = step.session.result(Source.apply(token, [last], step.receive), token)
+        step.session.end_forward()
+        return result
+
+    def _check(self, arguments: Arguments) -> None:
+        kind = type(self.model).__name__
+        if arguments.form != self.graph.form:
+            raise UnsupportedModel(
+                f"this {kind} is called with other arguments (shapes, strides, types, devices or "
+                "values) than those it was traced with; trace it for each form of batch"
+            )
+        if state_of(self.model) != self.graph.state:
+            raise UnsupportedModel(
+                f"this {kind} is not as it was traced: its modules, their mode or what requires a "
+                "gradient has changed; trace it again"
+            )
+        for name in self.graph.through:
+            part = self.model.get_submodule(name)
+            if any(getattr(part, kind) for kind in _HOOKS):
+                raise UnsupportedModel(
+                    f"module {name!r} has a hook, and the plan runs its parts without it; name it "
+                    "in leaves, or put the hook on its parts"
+                )
+
+
+class _Rest(torch.autograd.Function):
+    """The plan's backward part."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Step, *leaves: torch.Tensor) -> torch.Tensor:
+        """Return a scalar for the model's output to hang on."""
+        ctx.step = step
+        return torch.zeros((), device=leaves[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Run what is left of the plan."""
+        if torch.is_grad_enabled():
+            raise UnsupportedModel(
+                "a plan's backward cannot be differentiated again (create_graph=True); remove the "
+                "plan for such a step"
+            )
+        return (None, *ctx.step.backward())

@@ -1,0 +1,236 @@
+"""What each node of a trace is: a layer, a view, or held throughout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.graph.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
+from scheduler.pytorch.graph.tracing.dispatch import Draws, tensors_of
+from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
+from scheduler.pytorch.observe.layer import Source, gate
+
+
+def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
+    """Run a trace node by node and see what each is.
+
+    Raises
+    ------
+    UnsupportedModel
+        A node changes its input in place, returns several tensors, or takes a value out of a
+        tensor.
+    """
+    run = _Run(found, model, arguments)
+    for node in found.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            run.see(node)
+        run.forget(node)
+    put_together(found, run.kinds, run.differs, model)
+    _separate(found.graph, run.kinds, run.differs)
+    return run.kinds
+
+
+class _Run:
+    def __init__(self, found: FxTrace, model: nn.Module, arguments: Arguments) -> None:
+        self.found = found
+        self.model = model
+        self.kinds = Kinds()
+        self.differs: set[fx.Node] = set()  # whose tensors need a gradient
+        self.reads_layer: set[fx.Node] = set()
+        self.env: dict[fx.Node, Any] = {}
+        own = [*model.parameters(), *model.buffers(), *found.constants.values()]
+        self.own = {id(tensor.untyped_storage()) for tensor in own}
+        self.held_since = False  # the last layer
+        self.last: dict[fx.Node, fx.Node] = {}
+        for node in found.graph.nodes:
+            self.last |= dict.fromkeys(node.all_input_nodes, node)
+        places = [node for node in found.graph.nodes if node.op == "placeholder"]
+        for place, tensor in zip(places, arguments.tensors, strict=True):
+            self.env[place] = _fresh(tensor, tensor.requires_grad)
+            self.kinds.sizes[place] = tensor.numel()
+            if tensor.requires_grad:
+                self.differs.add(place)
+
+    def forget(self, node: fx.Node) -> None:
+        """Let go of what `node` was the last to read."""
+        for other in node.all_input_nodes:
+            if self.last[other] is node:
+                self.env.pop(other, None)
+
+    def see(self, node: fx.Node) -> None:
+        """Run a node and put it with its kind."""
+        kinds = self.kinds
+        inputs = node.all_input_nodes
+        read = [t for other in inputs for t in tensors_of(self.env[other])]
+        versions = [t._version for t in read]
+        saved: list[Any] = []
+        draws = Draws()
+        with draws, saved_tensors_hooks(lambda tensor: saved.append(None), _unneeded):
+            result = run_node(node, self.model, self.found.constants, self.env.__getitem__)
+        if draws.seen:
+            kinds.random.add(node)
+        changed = {
+            id(t) for t, version in zip(read, versions, strict=True) if t._version != version
+        }
+        if changed:
+            self._join_in_place(node, result, changed)
+            return
+        made = tensors_of(result)
+        if isinstance(result, torch.Tensor):
+            kinds.sizes[node] = result.numel()
+        layered = any(other in kinds.layers or other in self.reads_layer for other in inputs)
+        if not made:
+            if layered or "value" not in node.meta:
+                raise UnsupportedModel(
+                    f"{_said(node)} makes {type(result).__name__} from the values of a tensor; "
+                    "name a block that contains it in leaves"
+                )
+            kinds.held.add(node)
+            return
+        storages = {id(t.untyped_storage()) for t in read} | self.own
+        if all(id(t.untyped_storage()) in storages for t in made):
+            kinds.views.add(node)
+            if not isinstance(result, torch.Tensor):
+                kinds.bundles.add(node)
+            self.env[node] = result
+            if layered:
+                self.reads_layer.add(node)
+            if any(t.requires_grad for t in made):
+                self.differs.add(node)
+            return
+        if not isinstance(result, torch.Tensor):
+            raise UnsupportedModel(
+                f"{_said(node)} returns {type(result).__name__} with {len(made)} tensors, and a "
+                "layer makes one; name a block that contains it in leaves"
+            )
+        if result.requires_grad:
+            before = next(reversed(kinds.layers), None)
+            if before in inputs and not saved and self._passes_on(before, node, result):
+                kinds.joined.add(before)
+            kinds.layers[node] = None
+            self.differs.add(node)
+            self.held_since = False
+        elif layered:
+            raise UnsupportedModel(
+                f"{_said(node)} makes something without a gradient from a layer's output; name a "
+                "block that contains it in leaves"
+            )
+        else:
+            kinds.held.add(node)
+            self.held_since = True
+        self.env[node] = _fresh(result, result.requires_grad)
+
+    def _join_in_place(self, node: fx.Node, result: Any, changed: set[int]) -> None:
+        """Join a layer to the one operation that reads it and changes its output in place.
+
+        It then runs right before that: where other layers run in between it must neither draw
+        random numbers nor share what it reads with them.
+        """
+        owner = next(
+            (
+                n
+                for n in node.all_input_nodes
+                if changed == {id(t) for t in tensors_of(self.env[n])}
+            ),
+            None,
+        )
+        kinds = self.kinds
+        if owner in kinds.layers and len(owner.users) == 1 and isinstance(result, torch.Tensor):
+            alone = owner not in kinds.random and all(
+                len(other.users) == 1 and other not in kinds.joined
+                for other in owner.all_input_nodes
+                if other in self.differs
+            )
+            if (owner is next(reversed(kinds.layers)) and not self.held_since) or alone:
+                kinds.joined.add(owner)
+                kinds.layers[node] = None
+                self.differs.add(node)
+                self.held_since = False
+                if owner in kinds.random:
+                    kinds.random.add(node)
+                self.env[node] = _fresh(result, True)
+                return
+        raise changed_in_place(_said(node))
+
+    def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
+        """Say whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        if node.op == "call_module" or len(before.users) != 1 or self.held_since:
+            return False
+        gradient = torch.ones_like(result)
+        edge = get_gradient_edge(self.env[before])
+        (found,) = torch.autograd.grad(result, [edge], gradient, allow_unused=True)
+        whole = found is not None and found.numel() == gradient.numel()
+        return whole and found.untyped_storage() is gradient.untyped_storage()
+
+
+def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
+    """Copy views whose gradients would be added up in another order than the model adds them.
+
+    Autograd adds up the gradients of a view before it hands the sum on. Where a view is made anew
+    in each layer that reads it they are added one by one, which rounds otherwise unless there are
+    two at most, or each view is read by one layer with no other reader of its base in between, or
+    all read one view that has each element once. A view that repeats elements adds up in itself.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for base in graph.nodes:
+        if (base in kinds.views and base.op != "get_attr") or base not in differs:
+            continue
+        views = views_of(base, kinds, differs)
+        if not views:
+            continue
+        ends = [
+            (order[view], order[kinds.groups.get(user, user)])
+            for view in [base, *views]
+            for user in view.users
+            if user in kinds.layers
+        ]
+        used = {view for view, _ in ends}
+        sizes = [kinds.sizes.get(view, 0) for view in views if order[view] in used]
+        repeats = len(ends) > 1 and any(size > kinds.sizes[base] for size in sizes)
+        whole = len(used) == 1 and sizes == [kinds.sizes[base]]
+        if not repeats and (len(ends) <= 2 or whole):
+            continue
+        readers = {user for _, user in ends}
+        calm = all(
+            len({user for view, user in ends if view == order[v]}) <= 1 for v in views
+        ) and all(
+            not any(view < other < user for other in readers)
+            for view, user in ends
+            if view != order[base]
+        )
+        if calm and not repeats:
+            continue
+        for view in views:
+            if any(user in kinds.layers for user in view.users):
+                if view in kinds.bundles:
+                    raise UnsupportedModel(
+                        f"{_said(view)} gives several views of one tensor to several operations "
+                        "together; name a block that contains them in leaves"
+                    )
+                kinds.views.discard(view)
+                kinds.copies.add(view)
+                kinds.layers[view] = None
+
+
+def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    if not requires_grad:
+        return tensor.detach()
+    made: torch.Tensor = Source.apply(gate(tensor.device), [tensor], None)
+    return made
+
+
+def _unneeded(packed: Any) -> torch.Tensor:
+    raise AssertionError("nothing runs backward while a model is traced")
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else node.name
+
+
+def _said(node: fx.Node) -> str:
+    what = "module" if node.op == "call_module" else "operation"
+    return f"{what} {_name(node)!r}"

@@ -1,0 +1,304 @@
+"""Record a call of a model as a graph of modules and operations, by running it.
+
+Every operation between the leaves is seen as torch's own functions see it, and every tensor is
+known by its identity. Whatever else the code does (branches, loops, sizes, settings) is done by
+Python and is over when the call is; a branch on a tensor's values is recorded as a check that it
+goes the same way in each step. What depends on no tensor of the model is a constant.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.graph.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
+from scheduler.pytorch.graph.tracing.dispatch import tensors_of
+from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
+
+_OF_THE_FORM = frozenset(
+    {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
+    | {"is_floating_point", "is_complex", "is_contiguous", "get_device", "type", "__hash__"}
+    | {"__get__", "storage_offset", "is_signed", "is_inference", "is_tensor", "result_type"}
+)
+"""Functions whose results, where they are no tensors, do not depend on values."""
+
+
+class Recorder(TorchFunctionMode):
+    """Records one call.
+
+    Attributes
+    ----------
+    several
+        Leaves that hand over more than one tensor which they made.
+    """
+
+    def __init__(self, model: nn.Module, leaves: frozenset[str], opened: frozenset[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.several: set[str] = set()
+        self.called: set[str] = set()
+        self.through: set[str] = set()
+        self._leaves, self._opened = leaves, opened
+        self._names: dict[int, str] = {id(m): n for n, m in reversed([*model.named_modules()])}
+        self._handed: dict[str, list[tuple[int, fx.Node]]] = {}
+        self._nodes: Nodes
+        self._busy = False  # in a call that is recorded as a whole
+        self._chance: Any = None  # the state of Python's random numbers after the latest leaf
+
+    def run(self, arguments: Arguments) -> FxTrace:
+        """Call the model; what it drew, and what it did to its buffers, is not undone."""
+        self._chance = random.getstate()
+        leaves = [
+            leaf.detach().requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in arguments.leaves
+        ]
+        self._nodes = Nodes(self.model, tensors_of(leaves))
+        signature = inspect.signature(type(self.model).forward)
+        named = {
+            next(iter(signature.parameters)): self.model,
+            **tree_unflatten(leaves, arguments.spec),
+        }
+        call = inspect.BoundArguments(signature, OrderedDict(named))
+        saving = saved_tensors_hooks(lambda tensor: None, _unneeded)
+        with saving, self._patched(), self._nodes.watch, self:
+            output = self.model.forward(*call.args[1:], **call.kwargs)
+        self._check_chance()
+        found, spec = tree_flatten(output)
+        check_plain(found, f"{type(self.model).__name__} returns")
+        self._nodes.graph.output(self._nodes.map(found))
+        through = tuple(sorted(self.through))
+        return FxTrace(self._nodes.graph, self._nodes.constants(), through, spec, self._handed)
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if self._busy:
+            return func(*args, **(kwargs or {}))
+        return self._operation(func, args, kwargs or {})
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = str(getattr(func, "__name__", func))
+        given = tensors_of((args, kwargs))
+        reads = any(self._nodes.knows(t) for t in given)
+        was = list(args)
+        if reads and _changes(name) and not self._nodes.knows(args[0]):
+            was[0] = args[0].clone()  # of the constant
+        before = [(t._version, t.requires_grad) for t in given]
+        with self._nodes.watch.call(given, f"operation {name!r}"), self._alone():
+            result = func(*args, **kwargs)
+        made = tensors_of(result)
+        drew, shaped = self._nodes.watch.drew, self._nodes.watch.shaped
+        if not reads and not (drew and made):
+            return result
+        changed = [
+            (t, needed)
+            for t, (version, needed) in zip(given, before, strict=True)
+            if t._version != version
+        ]
+        if name in ("requires_grad_", "__set__"):
+            raise UnsupportedModel(
+                f"operation {name!r} sets an attribute of a tensor between layers, which a plan "
+                "would not do again; name a block that contains it in leaves"
+            )
+        if changed:
+            place = next((i for i, value in enumerate(args) if value is changed[0][0]), None)
+            self._change(func, name, was, kwargs, changed, place, result)
+        elif not made:
+            self._value(func, name, args, kwargs, result)
+        elif fresh := [t for t in made if not self._nodes.knows(t)]:
+            node = self._nodes.make(func, args, kwargs)
+            if shaped:
+                node.meta["shape"] = [tuple(t.shape) for t in made]
+            for tensor in _once(fresh):
+                part = node if tensor is result else self._part(node, result, tensor)
+                self._nodes.put(tensor, part)
+        self._nodes.watch.record([t for t, _ in changed])
+        return result
+
+    def _part(self, node: fx.Node, result: Any, tensor: torch.Tensor) -> fx.Node:
+        if not isinstance(result, (tuple, list)) or all(tensor is not value for value in result):
+            raise UnsupportedModel(
+                f"operation {node.name!r} returns {type(result).__name__} with tensors inside "
+                "others; name a block that contains it in leaves"
+            )
+        place = next(k for k, value in enumerate(result) if value is tensor)
+        return self._nodes.make(operator.getitem, (node, place), {})
+
+    def _change(
+        self,
+        func: Any,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        changed: list[tuple[torch.Tensor, bool]],
+        place: int | None,
+        result: Any,
+    ) -> None:
+        """Record a change in place, of what needs a gradient as it is, else as one of a copy."""
+        tensor, needed = changed[0]
+        if needed and result is tensor:
+            node = self._nodes.make(func, args, kwargs)
+        else:
+            if len(changed) > 1 or place is None or self._nodes.is_fixed(tensor):
+                raise changed_in_place(f"operation {name!r}")
+            node = self._nodes.make(OnCopy(func, place), args, kwargs)
+        self._nodes.put(tensor, node)
+
+    def _value(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
+    ) -> None:
+        """Record a branch as a check; refuse what else is taken out of a tensor."""
+        if value is None or name in _OF_THE_FORM:
+            return
+        if not isinstance(value, bool):
+            raise UnsupportedModel(
+                f"operation {name.strip('_')!r} makes {type(value).__name__} from the values of a "
+                "tensor; name a block that contains it in leaves"
+            )
+        self._nodes.make(func, args, kwargs).meta["value"] = value
+
+    # --- modules ----------------------------------------------------------------------------------
+
+    def call(
+        self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Take the place of a module's call."""
+        name = self._names.get(id(module))
+        if self._busy or not name:
+            return original(module, *args, **kwargs)
+        self.called.add(name)
+        leaf = name in self._leaves or (
+            type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
+            and not isinstance(module, nn.Sequential)
+        )
+        if leaf and name not in self._opened:
+            with self._alone():
+                return self._leaf(original, name, module, args, kwargs)
+        self.through.add(name)
+        if name not in self._opened or self._nodes.inside:
+            return original(module, *args, **kwargs)
+        if name in self._handed:
+            raise UnsupportedModel(
+                f"block {name!r} hands over several tensors and is called more than once; name "
+                "its parts in leaves"
+            )
+        self._nodes.inside = name
+        try:
+            output = original(module, *args, **kwargs)
+        finally:
+            self._nodes.inside = ""
+        self._handed[name] = [
+            (place, node)
+            for place, leaf in enumerate(tree_leaves(output))
+            if isinstance(leaf, torch.Tensor)
+            and (node := self._nodes.get(leaf)) is not None
+            and node.meta.get("inside") == name
+        ]
+        return output
+
+    def _leaf(
+        self,
+        original: Callable[..., Any],
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        check_plain(tree_leaves((args, kwargs)), f"module {name!r} is called with")
+        self._check_chance()
+        given = tensors_of((args, kwargs))
+        versions = [t._version for t in given]
+        with self._nodes.watch.call(given, f"module {name!r}", own=True):
+            output = original(module, *args, **kwargs)
+        self._chance = random.getstate()
+        leaves = tree_leaves(output)
+        check_plain(leaves, f"module {name!r} returns")
+        made = tensors_of(leaves)
+        changed = [t for t, v in zip(given, versions, strict=True) if t._version != v]
+        fresh = _once(
+            t for t in made if not self._nodes.knows(t) and all(t is not g for g in given)
+        )
+        node = self._nodes.make(name, args, kwargs)
+        if changed and (len(changed) > 1 or changed[0] is not output):
+            raise changed_in_place(f"module {name!r}")
+        if len(fresh) > 1:
+            self.several.add(name)
+        for tensor in fresh or ([output] if isinstance(output, torch.Tensor) else []):
+            place = next(k for k, leaf in enumerate(leaves) if leaf is tensor)
+            node.meta["place"] = place
+            self._nodes.put(tensor, node)
+        self._nodes.watch.record(changed)
+        return output
+
+    # --- where it hooks in ------------------------------------------------------------------------
+
+    def _check_chance(self) -> None:
+        if random.getstate() != self._chance:
+            raise UnsupportedModel(
+                f"{type(self.model).__name__} draws from Python's random module between its "
+                "layers, which a plan would not do again; use torch's random numbers, or name a "
+                "block that contains it in leaves"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """See calls of modules, and of autograd functions, which no mode of torch sees."""
+        function = torch.autograd.Function
+        call, apply = nn.Module.__call__, function.__dict__["apply"]
+
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.call(call, module, args, kwargs)
+
+        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._busy:
+                return apply.__get__(None, cls)(*args, **kwargs)
+            return self._operation(Applied(cls), args, kwargs)
+
+        nn.Module.__call__ = called  # type: ignore[method-assign]
+        function.apply = classmethod(applied)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = call  # type: ignore[method-assign]
+            function.apply = apply  # type: ignore[method-assign]
+
+
+def _changes(name: str) -> bool:
+    """Say whether a function changes its first argument, by its name."""
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def _unneeded(packed: Any) -> torch.Tensor:
+    raise AssertionError("nothing runs backward while a model is traced")

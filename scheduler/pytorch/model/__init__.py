@@ -1,0 +1,1 @@
+"""A live model seen from outside: its stack, its calls, its random states."""

@@ -1,0 +1,55 @@
+"""Run a model with its blocks left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.pytorch.model.call import call_model
+from scheduler.pytorch.model.calls import Block
+
+
+def call_around(model: nn.Module, inputs: Any) -> Any:
+    """Call a model whose blocks pass on what they are given."""
+    try:
+        return call_model(model, inputs)
+    except SchedulerError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
+            "more of its blocks than the one tensor they hand on, so they are not a chain"
+        ) from error
+
+
+def nodes_below(start: Any, barrier: Any) -> set[Any]:
+    """Return the nodes of the autograd graph below `start`, without `barrier` and what is below."""
+    todo, seen = [start], {barrier, None}
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(following for following, _ in node.next_functions)
+    return seen - {barrier, None}
+
+
+@contextmanager
+def instead(
+    blocks: list[Block], run: Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]
+) -> Iterator[None]:
+    """Call `run` in the place of every block's forward."""
+    own = [block.module.__dict__.get("forward") for block in blocks]
+    try:
+        for block in blocks:
+            block.module.forward = lambda *args, _block=block, **kwargs: run(_block, args, kwargs)
+        yield
+    finally:
+        for block, forward in zip(blocks, own, strict=True):
+            if forward is None:
+                del block.module.forward
+            else:
+                block.module.forward = forward

@@ -1,0 +1,154 @@
+"""Run a model and note how each of its blocks is called."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.model.call import Call, call_model, split_output
+
+
+@dataclass
+class Block:
+    """A block as it was called.
+
+    Attributes
+    ----------
+    kind
+        Blocks of one kind have equal costs; the first of a kind carries its `call`.
+    call
+        Its arguments, the activation a copy.
+    output
+        For the last block: a copy of its activation.
+    rebuild
+        Makes the block's output from an activation and the other arguments of its call.
+    sides
+        Arguments beside the activation to which the block passes a gradient: their places among
+        the call's `others`, and which tensor of the model each is. Seen by `see_ends`.
+    """
+
+    name: str
+    module: nn.Module
+    kind: int
+    call: Call | None
+    output: torch.Tensor | None
+    rebuild: Callable[..., Any]
+    sides: dict[int, int] = field(default_factory=dict)
+
+
+def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Block]:
+    """Run the model without gradients and note how each block is called.
+
+    Raises
+    ------
+    UnsupportedModel
+        A block is not called exactly once, in order, with what the block before returned.
+    """
+    blocks: list[Block] = []
+    kinds: dict[Any, int] = {}
+    calls: list[Call] = []
+    previous: list[torch.Tensor] = []
+    earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
+    trace = _Trace()
+
+    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        expected = names[len(blocks)] if len(blocks) < len(names) else None
+        if name != expected:
+            again = "a second time" if any(b.name == name for b in blocks) else "out of order"
+            raise UnsupportedModel(
+                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+            )
+        call = Call.of(name, args, kwargs)
+        if previous and call.activation is not previous.pop():
+            raise UnsupportedModel(
+                f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
+                "runs code of its own between them, so they are not a chain"
+            )
+        handed = [t.untyped_storage() for t in call.others if isinstance(t, torch.Tensor)]
+        if any(storage() is one for storage in earlier for one in handed):
+            raise UnsupportedModel(
+                f"block {name!r} is handed the output of an earlier block beside that of the last: "
+                "a skip connection across blocks, so they are not a chain"
+            )
+        calls.append(call)
+        trace.operations = []
+
+    def after(name: str, module: nn.Module, output: Any) -> None:
+        call = calls.pop()
+        activation, rebuild = split_output(name, call.mark(output))
+        signature = _signature(module, call, activation, trace.operations)
+        kind = kinds.setdefault(signature, len(kinds))
+        first = all(block.kind != kind for block in blocks)
+        if first:
+            copy = call.activation.detach().clone()
+            call = Call(*call.arguments(copy), call.place)
+        last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
+        blocks.append(Block(name, module, kind, call if first else None, last, rebuild))
+        previous[:] = [activation]
+        earlier.append(weakref.ref(activation.untyped_storage()))
+
+    hooks = []
+    for name in names:
+        module = model.get_submodule(name)
+        hooks.append(
+            module.register_forward_pre_hook(
+                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
+            )
+        )
+        hooks.append(
+            module.register_forward_hook(lambda m, args, out, name=name: after(name, m, out))
+        )
+    try:
+        with torch.no_grad(), trace:
+            call_model(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(blocks) < len(names):
+        raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
+    return blocks
+
+
+def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:
+    """Equal for blocks that cost the same: they ran the same operations on the same shapes."""
+    parts = tuple((name, type(part), part.training) for name, part in module.named_modules())
+    tensors = tuple(
+        (name, tuple(t.shape), t.dtype, t.requires_grad)
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    )
+    handed = tuple(_form(leaf) for leaf in [call.activation, *call.others, output])
+    return parts, tensors, handed, tuple(trace)
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.stride(), value.dtype
+    return value if isinstance(value, (int, float, str, bool, type(None))) else type(value)
+
+
+class _Trace(TorchDispatchMode):
+    """The operations that run, with the form of what they are given and give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Any] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        forms = tuple(_form(leaf) for leaf in tree_leaves((args, kwargs, result)))
+        self.operations.append((func, forms))
+        return result

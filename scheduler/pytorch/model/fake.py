@@ -1,0 +1,110 @@
+"""Stand-ins without memory: a copy of a model whose tensors are fake."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from scheduler.common.errors import UnsupportedModel
+
+
+def is_fake(model: nn.Module) -> bool:
+    """Say whether the model's tensors are fake or on the meta device, without memory."""
+    return any(isinstance(t, FakeTensor) or t.is_meta for t in _tensors(model))
+
+
+@contextmanager
+def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
+    """Run under fake tensors; gives stand-ins for the model and its inputs, see `fake_copy`."""
+    mode, twin, copies = fake_copy(model, inputs)
+    try:
+        with mode, _unpacked_sequences():
+            yield twin, copies
+    except (RuntimeError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedModel(
+            f"fake tensors cannot run this model ({reason}); use real ones"
+        ) from error
+
+
+@contextmanager
+def _unpacked_sequences() -> Iterator[None]:
+    """Let transformers take each row of a batch for one sequence.
+
+    On real tensors it looks at the positions and skips the attention mask where a row holds one
+    sequence. It cannot look at fake ones and would make a mask of S x S that is not there in truth.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    before = getattr(masking, name, None)
+    if masking is None or before is None:
+        yield
+        return
+    setattr(masking, name, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masking, name, before)
+
+
+def fake_copy(model: nn.Module, inputs: Any) -> tuple[FakeTensorMode, nn.Module, Any]:
+    """Copy a model and its inputs to fake tensors; nothing is allocated.
+
+    Tensors on the meta device become CPU ones: on meta, attention picks an implementation that
+    materialises the probabilities.
+
+    Returns
+    -------
+    mode, model, inputs
+        What runs on them must run under ``mode``.
+
+    Raises
+    ------
+    UnsupportedModel
+        The tensors are on a CUDA device that this build of torch does not have.
+    """
+    tensors = list(_tensors(model))
+    mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is mode:
+            return tensor
+        device = torch.device("cpu") if tensor.is_meta else tensor.device
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UnsupportedModel(
+                "fake tensors on 'cuda' abort a torch without CUDA; build the model on 'cpu' or "
+                "'meta': the bytes are the same"
+            )
+        with mode:
+            made = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
+            )
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
+
+    # What deepcopy finds in the memo it does not copy: tensors are replaced, shared ones stay so.
+    memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in tensors}
+    with mode:
+        twin = copy.deepcopy(model, memo)
+
+    def fake_input(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return memo.setdefault(id(value), fake(value))  # one tensor given twice stays one
+
+    return mode, twin, tree_map(fake_input, inputs)
+
+
+def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()

@@ -1,0 +1,1 @@
+"""What a forward or backward really does: time, storages, peaks."""

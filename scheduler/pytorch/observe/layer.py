@@ -1,0 +1,366 @@
+"""Run one layer by itself, forward and backward, and see what it keeps and needs.
+
+Everything is read off from what is alive, not from what autograd says it saves: after the forward,
+whatever storages are alive and were made by the layer are its saved set, whoever holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import CheckpointError, checkpoint
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.layer import LayerCost
+from scheduler.pytorch.observe.autograd import Aside
+from scheduler.pytorch.observe.autograd import Sink as Sink
+from scheduler.pytorch.observe.autograd import Source as Source
+from scheduler.pytorch.observe.autograd import gate as gate
+from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes seen while a layer ran by itself; times in ms.
+
+    `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
+    recomputation, beside the gradient that its backward is given: that begins when the backward
+    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    """
+
+    input_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+    forward_peak: int
+    drop_peak: int | None
+    backward_peak: int
+    gradient_bytes: int
+    forward_time: float = 0.0
+    recompute_time: float = 0.0
+    backward_time: float = 0.0
+    repeatable: bool = True
+    again_peak: int = 0
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes by which the backward's peak is above every forward's, with the same layers below.
+
+        A plan holds for the layers below at least as much during the backward as during the first
+        forward, so this much more may be live in the first forward without setting the peak.
+        """
+        forward = max(self.forward_peak, self.drop_peak or 0)
+        return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
+
+    def with_more_in_forward(self, size: int) -> Peaks:
+        """Return the same with `size` bytes more live in every forward, and then let go."""
+        drop = None if self.drop_peak is None else self.drop_peak + size
+        return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
+
+    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
+        """Express the peaks as the cost model does, as transients above what it counts."""
+        x, w = self.output_bytes, self.saved_bytes
+        held = w + x * (2 if self.output_saved else 1)
+        made = self.input_bytes + self.gradient_bytes
+        above = self.backward_peak - held - made
+        transient, overlap = max(above, 0), max(-above, 0)
+        return LayerCost(
+            name,
+            forward_time=self.forward_time,
+            backward_time=self.backward_time,
+            recompute_time=min(self.recompute_time, self.forward_time),
+            output_bytes=x,
+            saved_bytes=w,
+            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
+            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
+            backward_transient_bytes=transient,
+            backward_overlap_bytes=min(overlap, held, made),
+            gradient_bytes=self.gradient_bytes,
+            input_saved=self.input_saved,
+            output_saved=self.output_saved,
+            recomputable=recomputable and self.repeatable,
+        )
+
+
+Layout = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A layer to be run by itself.
+
+    Attributes
+    ----------
+    module
+        The layer's own.
+    run
+        Runs it on an activation and on `sides`: a tensor comes out.
+    template
+        A tensor like its activation; not changed.
+    needs_grad
+        Does the activation require a gradient?
+    sides
+        Tensors beside the activation that require one.
+    waiting
+        For each of these: have later layers made its gradient already?
+    trained
+        All to whose ``.grad`` the layer adds.
+    earlier
+        Those of them to which later layers have given a gradient already.
+    layout
+        Strides of the gradient that the next layer's backward hands it; None: like its output.
+    """
+
+    module: nn.Module
+    run: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
+    template: torch.Tensor
+    needs_grad: bool = True
+    sides: Sequence[torch.Tensor] = ()
+    waiting: Sequence[bool] = ()
+    trained: Sequence[torch.Tensor] = ()
+    earlier: Sequence[torch.Tensor] = ()
+    layout: Layout | None = None
+
+    def clear(self) -> None:
+        """Forget the gradients of an earlier run."""
+        for tensor in self.trained:
+            tensor.grad = None
+
+    def gradient(self, output: torch.Tensor) -> torch.Tensor:
+        """Make a gradient for the layer's output, laid out as the next layer lays it out."""
+        if self.layout is None:
+            return torch.ones_like(output)
+        made = torch.empty_strided(
+            output.size(), self.layout, dtype=output.dtype, device=output.device
+        )
+        return made.fill_(1)
+
+    def forward(
+        self, door: torch.Tensor, box: list[torch.Tensor], gradients: _Gradients | None = None
+    ) -> torch.Tensor:
+        """Run on the activation in the box, which is let go as the layer lets it go."""
+        gradients = gradients or _Gradients()
+        sides = [Aside.apply(door, [side], gradients.of_sides.append) for side in self.sides]
+        gradients.entries = sides
+        if self.needs_grad:
+            return self.run(Source.apply(door, box, gradients.of_input.append), sides)
+        return self.run(box.pop().detach(), sides)
+
+
+class _Gradients:
+    """What comes out of a layer's backward, and where more goes into that of its sides."""
+
+    def __init__(self) -> None:
+        self.of_input: list[Any] = []
+        self.of_sides: list[Any] = []
+        self.entries: list[torch.Tensor] = []
+
+
+def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
+    """Profile one layer; also the layout of the gradient it hands on, where that is a copy.
+
+    Raises
+    ------
+    UnsupportedModel
+        The layer changes its input in place: what is recomputed from it would be wrong.
+    """
+    template, module = task.template, task.module
+    version, buffers = template._version, buffer_versions(module)
+    times = _times(task, gate(template.device), clock)
+    if template._version != version:
+        raise UnsupportedModel("it changes its input in place; use the version that does not")
+    repeatable = buffers == buffer_versions(module)
+    peaks, layout = see_bytes(task)
+    again_peak = _again_peak(task) if repeatable else None
+    forward, again, backward = times
+    peaks = replace(
+        peaks,
+        forward_time=forward,
+        recompute_time=again,
+        backward_time=backward,
+        repeatable=again_peak is not None,
+        again_peak=again_peak or 0,
+    )
+    return peaks, layout
+
+
+def _again_peak(task: Task) -> int | None:
+    """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
+    found: list[int] = []
+    runs = 0
+
+    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
+        def body(given: torch.Tensor) -> torch.Tensor:
+            nonlocal runs
+            runs += 1
+            tracker.reset_peak()
+            try:
+                return task.run(given, sides)
+            finally:  # torch ends it by an error
+                found.append(tracker.peak("layer"))
+
+        return checkpoint(body, activation, use_reentrant=False)
+
+    task.clear()
+    box: list[Any] = []
+    tracker, door = MemoryTracker(), gate(task.template.device)
+    door.grad = torch.zeros_like(door)  # as in `see_bytes`
+    with tracker, tracker.tag("layer"):
+        out = replace(task, run=run).forward(door, [task.template])
+        if not out.requires_grad:
+            return 0
+        box.append(task.gradient(out))
+        given = storage_bytes(box[0])
+        with tracker.tag("sink"):
+            scalar = Sink.apply(out, box)
+        del out
+        try:
+            scalar.backward()  # what it starts from stays to its end, in a step as here
+        except CheckpointError:
+            return None
+    task.clear()
+    return max(found[1] - given, 0) if runs > 1 else 0
+
+
+def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
+    """As `see_layer`, without the clock: every time is 0."""
+    template = task.template
+    door = gate(template.device)
+    door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
+    task.clear()
+    tracker = MemoryTracker()
+    with tracker:
+        with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
+            out = task.forward(door, [template])
+        drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
+        own = tracker.disown(out) > 0  # not a view of the input
+        del out
+        gradients = _Gradients()
+        box: list[Any] = []
+        with tracker.tag("input"):
+            source = [template.clone()]
+        with tracker.tag("layer"):
+            out = task.forward(door, source, gradients)
+            forward_peak = tracker.peak("layer")
+            if out.requires_grad:
+                box.append(task.gradient(out))
+            with tracker.tag("sink"):
+                scalar = Sink.apply(out, box)
+            with_output = tracker.live("layer")
+            del out
+            saved = tracker.live("layer") - sum(storage_bytes(d) for d in box)
+            input_saved = tracker.live("input") > 0
+            if own:
+                output_saved = with_output == tracker.live("layer") and saved >= output_bytes
+            else:
+                output_saved = input_saved
+            if output_saved and own:
+                saved -= output_bytes
+            before = tracker.live("layer")
+            roots = _earlier_gradients(task, gradients, tracker)
+            before = tracker.live("layer") - before
+            with tracker.tag("sink"):
+                starts = [torch.ones_like(root) for root in roots]
+            tracker.reset_peak()
+            if scalar.requires_grad:
+                torch.autograd.backward([scalar, *roots], [None, *starts])
+            backward_peak = tracker.peak("layer") - before
+            stays = tracker.live("layer") - before
+            made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
+            layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
+    task.clear()
+    peaks = Peaks(
+        input_bytes=storage_bytes(template),
+        output_bytes=output_bytes,
+        saved_bytes=saved,
+        input_saved=input_saved,
+        output_saved=output_saved,
+        forward_peak=forward_peak,
+        drop_peak=drop_peak,
+        backward_peak=backward_peak,
+        gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
+    )
+    return peaks, layout
+
+
+def layout_of(gradient: torch.Tensor) -> Layout | None:
+    """Strides of a gradient; None where it is expanded, and takes less memory than it shows."""
+    return None if 0 in gradient.stride() and gradient.numel() > 1 else gradient.stride()
+
+
+def _earlier_gradients(
+    task: Task, gradients: _Gradients, tracker: MemoryTracker
+) -> list[torch.Tensor]:
+    """Put there what later layers have made; roots that hand it to the sides' graph."""
+    roots = []
+    for tensor in task.earlier:
+        tensor.grad = torch.zeros_like(tensor)
+    for entry, waiting in zip(gradients.entries, task.waiting, strict=True):
+        if waiting:
+            box = [torch.ones_like(entry)]
+            with tracker.tag("sink"):
+                roots.append(Sink.apply(entry, box))
+    gradients.entries = []
+    return roots
+
+
+def buffer_versions(module: nn.Module) -> list[Any]:
+    """Identity and version of every buffer that a forward must not change to be run again.
+
+    Batch norm's are left out: `apply` sees to them.
+    """
+    return [
+        (id(buffer), buffer._version)
+        for part in module.modules()
+        if not isinstance(part, _BatchNorm)
+        for buffer in part.buffers(recurse=False)
+    ]
+
+
+def _times(task: Task, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
+    """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
+    forwards, ratios, backwards = [], [], []
+    for attempt in range(-1, clock.repeats):  # the first run warms up
+        task.clear()
+        with clock.running():
+            start = clock.mark()
+            out = task.forward(door, [task.template])
+            end = clock.mark()
+            box = [task.gradient(out)]
+            scalar = Sink.apply(out, box)
+            del out
+            begin = clock.mark()
+            if scalar.requires_grad:
+                scalar.backward()
+            finish = clock.mark()
+            # Where torch's recomputation stops: when the last tensor to be saved is packed.
+            marks = _saving_marks(task, door, clock)
+        if attempt >= 0 or clock.repeats == 1:
+            forwards.append(clock.between(start, end))
+            backwards.append(clock.between(begin, finish))
+            whole = clock.between(marks[0], marks[-1])
+            ratios.append(clock.between(marks[0], marks[-2]) / whole if whole else 0.0)
+    time = median(forwards)
+    return time, time * min(median(ratios), 1.0), median(backwards)
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    raise AssertionError("a forward that saves nothing has no backward")
+
+
+def _saving_marks(task: Task, door: torch.Tensor, clock: Clock) -> list[Any]:
+    """Marks at the start of a forward, at each tensor it saves, and at its end."""
+    marks = [clock.mark()]
+    with saved_tensors_hooks(lambda tensor: marks.append(clock.mark()), _unpack):
+        task.forward(door, [task.template])
+    marks.append(clock.mark())
+    return marks

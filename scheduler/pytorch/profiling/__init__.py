@@ -1,0 +1,1 @@
+"""The costs of a live model's layers, with their options."""

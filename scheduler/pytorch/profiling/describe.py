@@ -1,0 +1,260 @@
+"""A profile with its reasons: what was found, what was folded, what was left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from torch import nn
+
+from scheduler.common.text import format_bytes, format_time
+from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost
+from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.model.find import Found, look_for
+from scheduler.pytorch.model.shared import shared_names
+from scheduler.pytorch.observe.clock import Roofline
+from scheduler.pytorch.profiling.profile import Seen, see
+from scheduler.report.table import aligned, spread, wrapped
+
+_MOST_ROWS, _MOST_NAMES = 20, 4
+
+
+@dataclass(frozen=True)
+class Description:
+    """A profile of a model; `print` shows it in one screen.
+
+    Attributes
+    ----------
+    costs
+        What `profile` returns.
+    blocks
+        Module names of the blocks, in the order in which they run.
+    how
+        How they were found.
+    folded
+        Groups of neighbouring layers with equal costs, as they are shown.
+    runs
+        How many blocks were run by themselves; the others are like one of them.
+    notes
+        A sentence for everything a reader should know: what is in the two ends, what is held
+        throughout, what is not run, frozen, shared, in evaluation mode or always kept, and why.
+    """
+
+    costs: CostGraph
+    blocks: list[str]
+    how: str
+    folded: list[list[str]]
+    runs: int
+    fake: bool
+    notes: list[str]
+
+    def __str__(self) -> str:
+        kind, count = self.costs.name, len(self.blocks)
+        verb, itself = ("was", "itself") if self.runs == 1 else ("were", "themselves")
+        like = "" if self.runs == count else "; the others are like one of these"
+        first = (
+            f"{kind}: {count} blocks, {self.how}. {self.runs} of them {verb} run by {itself}"
+            f"{like}. Times are {'estimated' if self.fake else 'measured'}."
+        )
+        lines = [wrapped(first), "", *_table(self.costs, self.folded), ""]
+        lines.extend(wrapped(note) for note in self.notes)
+        return "\n".join(lines)
+
+
+def describe(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    blocks: str | Iterable[str] = "auto",
+    *,
+    options: bool = False,
+    fake: bool | None = None,
+    gpu: str | Gpu | None = None,
+    roofline: Roofline | None = None,
+) -> Description:
+    """Profile a model and say what was found, what was folded, what was left out and why.
+
+    Parameters
+    ----------
+    model, inputs, loss_fn, blocks, options, fake, gpu, roofline
+        As for `profile`.
+
+    Raises
+    ------
+    UnsupportedModel
+        As `profile` does.
+    """
+    names = blocks if isinstance(blocks, str) else list(blocks)
+    found = look_for(model, names)
+    outside = _Outside(model, found.names)
+    with outside.watched():
+        seen = see(
+            model, inputs, loss_fn, names, options=options, fake=fake, gpu=gpu, roofline=roofline
+        )
+    return Description(
+        seen.costs,
+        found.names,
+        found.how,
+        [[layer.name for layer in run] for run in _runs(seen.costs.layers)],
+        seen.runs,
+        seen.fake,
+        list(_notes(model, seen, found, outside)),
+    )
+
+
+class _Outside:
+    """The outermost modules that are no block, hold none and are in none; when they are called."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[str]) -> None:
+        self.model, self.blocks = model, blocks
+        self.when: dict[str, str] = {}
+        self._now = "before"
+        self._names: list[str] = []
+        self._look(model, "")
+
+    def _look(self, module: nn.Module, prefix: str) -> None:
+        for name, child in module.named_children():
+            path = f"{prefix}{name}"
+            if path in self.blocks:
+                continue
+            holds = any(block.startswith(f"{path}.") for block in self.blocks)
+            if holds or isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+                self._look(child, f"{path}.")
+            else:
+                self._names.append(path)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note when the modules are called, while inside."""
+        model, blocks = self.model, self.blocks
+        handles = [model.register_forward_pre_hook(lambda *_: self._turn("before"))]
+        first, last = model.get_submodule(blocks[0]), model.get_submodule(blocks[-1])
+        handles.append(first.register_forward_pre_hook(lambda *_: self._turn("during")))
+        handles.append(last.register_forward_hook(lambda *_: self._turn("after")))
+        for name in self._names:
+            module = model.get_submodule(name)
+            handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._call(name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _turn(self, now: str) -> None:
+        self._now = now
+
+    def _call(self, name: str) -> None:
+        self.when.setdefault(name, self._now)
+
+    def at(self, when: str | None) -> list[str]:
+        """Names of the modules that are called then; None: never."""
+        return [name for name in self._names if self.when.get(name) == when]
+
+
+def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Iterator[str]:
+    layers, ends = seen.costs.layers, seen.ends
+    if ends.before is not None:
+        yield f"{layers[0].name} is what runs before the blocks: {_some(outside.at('before'))}."
+    yield f"{layers[-1].name} is what runs after them, with the loss: {_some(outside.at('after'))}."
+    held = [f"{format_bytes(ends.held_bytes)} are held throughout: inputs and loss"]
+    if ends.side_bytes:
+        held.append(
+            f"of them {format_bytes(ends.side_bytes)} that the blocks are handed beside the "
+            "activation"
+        )
+    if ends.local_bytes:
+        held.append(
+            f"the model's own code refers to {format_bytes(ends.local_bytes)} more while its "
+            "blocks run forward for the first time"
+        )
+    yield "; ".join(held) + "."
+    if any(block.sides for block in seen.blocks):
+        yield "Beside the activation the blocks pass a gradient to other arguments."
+    kept = [layer.name for layer in layers if not layer.recomputable and layer.name in found.names]
+    if kept:
+        yield f"Always kept, because they change buffers of their own: {_some(kept)}."
+    yield from _options(seen)
+    for name, count in found.others.items():
+        yield f"Not taken: the stack {name!r} of {count} modules, smaller than that of the blocks."
+    if unused := outside.at(None):
+        yield f"Not called in this step: {_some(unused)}."
+    if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
+        total = len(list(model.parameters()))
+        yield f"Frozen: {len(frozen)} of {total} parameters ({_some(frozen)})."
+    if shared := shared_names(model):
+        pairs = _some([f"{b} is {a}" for a, b in shared])
+        yield f"Shared parameters, whose one gradient the first backward makes: {pairs}."
+    if model.training and (still := _evaluating(model)):
+        yield f"In evaluation mode: {_some(still)}."
+    elif not model.training:
+        yield "The model is in evaluation mode; in training mode it may save more (dropout)."
+
+
+def _options(seen: Seen) -> Iterator[str]:
+    """What was found inside the blocks, once for all that share it."""
+    alike: dict[int, list[str]] = {}
+    ways = {id(each): each for each in seen.options if each is not None}
+    for block, each in zip(seen.blocks, seen.options, strict=True):
+        if each is not None:
+            alike.setdefault(id(each), []).append(block.name)
+    for key, names in alike.items():
+        this = ways[key]
+        if not this.ways:
+            yield f"No options: {_some(names)}."
+            continue
+        yield (
+            f"Options of {_some(names)}, from {len(this.inside.forward)} operations: "
+            f"{', '.join(way.want.name for way in this.ways)}. Of those named by their share of "
+            f"the saved bytes, the best within any number of bytes takes at most "
+            f"{format_time(this.gap, seen.costs.time_unit)} longer than the best set of results "
+            "that there is."
+        )
+
+
+def _evaluating(model: nn.Module) -> list[str]:
+    """Outermost modules in evaluation mode."""
+    names: list[str] = []
+    for name, module in model.named_modules():
+        if not module.training and not any(name.startswith(f"{outer}.") for outer in names):
+            names.append(name)
+    return names
+
+
+def _some(names: Sequence[str]) -> str:
+    if not names:
+        return "no modules"
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _runs(layers: Iterable[LayerCost]) -> list[list[LayerCost]]:
+    return [list(run) for _, run in groupby(layers, key=lambda layer: replace(layer, name=""))]
+
+
+def _table(costs: CostGraph, folded: list[list[str]]) -> list[str]:
+    by_name = {layer.name: layer for layer in costs.layers}
+    shown = spread(folded, _MOST_ROWS)
+    rows = [["layer", "", "output", "saved", "gradients", "forward", "again", "backward"]]
+    for names in shown:
+        layer = by_name[names[0]]
+        assert layer.recompute_time is not None
+        times = (layer.forward_time, layer.recompute_time, layer.backward_time)
+        rows.append(
+            [
+                names[0] if len(names) == 1 else f"{names[0]} – {names[-1].rpartition('.')[2]}",
+                f"x {len(names)}" if len(names) > 1 else "",
+                format_bytes(layer.output_bytes),
+                format_bytes(layer.saved_bytes),
+                format_bytes(layer.gradient_bytes),
+                *(format_time(time, costs.time_unit) for time in times),
+            ]
+        )
+    lines = aligned(rows)
+    if len(shown) < len(folded):
+        lines.append(f"({len(folded) - len(shown)} more rows are not shown)")
+    return lines

@@ -1,0 +1,288 @@
+"""From a model and a batch to layer costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from scheduler.common.errors import InvalidCosts, UnsupportedModel
+from scheduler.common.text import shown
+from scheduler.costs.costgraph import CostGraph
+from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.model.autocast import Ambient, lifted
+from scheduler.pytorch.model.call import (
+    Call,
+    check_unwrapped,
+    find_blocks,
+    gradient_holders,
+    split_output,
+    without_cache,
+)
+from scheduler.pytorch.model.calls import Block, find_calls
+from scheduler.pytorch.model.fake import faked, is_fake
+from scheduler.pytorch.model.shared import own_parameters
+from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.layer import Layout, Peaks, Task, see_layer
+from scheduler.pytorch.profiling.options import Options, see_options
+from scheduler.pytorch.profiling.stem_head import Ends, see_ends
+
+
+def profile(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    blocks: str | Iterable[str] = "auto",
+    *,
+    options: bool = False,
+    fake: bool | None = None,
+    gpu: str | Gpu | None = None,
+    roofline: Roofline | None = None,
+) -> CostGraph:
+    """Measure what each layer of a model costs in one training step.
+
+    The layers are what runs before the blocks ("embedding"), each block under its module name, and
+    what runs after them with the loss ("head"). Each distinct block is run by itself, once for the
+    bytes and a few times for the clock, so that the whole step is never in memory. The model, its
+    gradients, its buffers and the random state are left as they were. Where autocast is on, the
+    forward is profiled under it and the backward outside, as torch recommends, and casts as an
+    applied plan does: once a use, not once a step.
+
+    Parameters
+    ----------
+    model
+        In the mode it will be trained in.
+    inputs
+        A tensor, a tuple of arguments, or a dict of keyword arguments, of the size to be trained.
+    loss_fn
+        ``loss_fn(output)`` gives the scalar to differentiate; default the output's own ``loss``.
+    blocks
+        "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), a
+        pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
+    options
+        True: look inside the blocks, and give each its options: which of its results to keep while
+        the rest is dropped and made again. At most 10 of the Pareto set of a block, and what
+        people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
+    fake
+        True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
+        are estimated. Default: where the model's tensors are fake or on the meta device.
+    gpu
+        The machine whose times a fake profile estimates: a name, such as "h100", or a
+        `scheduler.memory.gpus.Gpu`. Default: the `Roofline` of an A100-class GPU.
+    roofline
+        The machine, by its own figures.
+
+    Returns
+    -------
+    CostGraph
+        A chain. Times in ms, sizes in bytes. `input_bytes` holds the inputs and what the blocks
+        are handed beside the activation (masks, position embeddings).
+
+    Raises
+    ------
+    UnsupportedModel
+        The blocks cannot be found, are not a chain, or do something a plan cannot honour.
+    InvalidCosts
+        `gpu` is given for a profile on real tensors, or beside `roofline`.
+    """
+    return see(
+        model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=gpu, roofline=roofline
+    ).costs
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A profile, and what it was made of.
+
+    Attributes
+    ----------
+    runs
+        Of a block by itself: the distinct ones.
+    options
+        Of each block, where they were asked for.
+    """
+
+    costs: CostGraph
+    blocks: list[Block]
+    ends: Ends
+    runs: int
+    fake: bool
+    options: list[Options | None]
+
+
+def see(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    blocks: str | Iterable[str] = "auto",
+    *,
+    options: bool = False,
+    fake: bool | None = None,
+    gpu: str | Gpu | None = None,
+    roofline: Roofline | None = None,
+) -> Seen:
+    """Do the work of `profile`, whose parameters these are."""
+    names = find_blocks(model, blocks)
+    check_unwrapped(model, names)
+    faking = is_fake(model) if fake is None else fake
+    machine = _machine(gpu, roofline, faking)
+    with ExitStack() as stack:
+        if faking:
+            model, inputs = stack.enter_context(faked(model, inputs))
+            clock: Clock = RooflineClock(machine)
+        else:
+            clock = Clock(device_of(model, inputs))
+        stack.enter_context(untouched(model, inputs))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(without_cache(model))
+        ambient = stack.enter_context(lifted(device_of(model, inputs)))
+        loss_fn = None if loss_fn is None else ambient.around(loss_fn)
+        return _profile(model, inputs, loss_fn, names, clock, ambient, options)
+
+
+def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
+    if gpu is None:
+        return roofline or Roofline()
+    if roofline is not None:
+        raise InvalidCosts("give gpu= or roofline=, not both: each says how fast the machine is")
+    if not faking:
+        raise InvalidCosts(
+            f"gpu={shown(gpu)} estimates the times of a fake profile, and this model is profiled "
+            "on real tensors, whose times are measured; add fake=True, or leave gpu= out"
+        )
+    return Roofline.of(gpu)
+
+
+def _profile(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None,
+    names: list[str],
+    clock: Clock,
+    ambient: Ambient,
+    options: bool,
+) -> Seen:
+    with ambient.inside(model, cache=False):
+        found = find_calls(model, inputs, names)
+    with ambient.inside(model, cache=True):
+        ends = see_ends(model, inputs, loss_fn, found, clock)
+    seen, runs = _see_blocks(found, ends, clock, ambient, options)
+    # What the model's code refers to while its blocks run forward for the first time matters only
+    # where a forward could set the peak. There it is on top of every forward: the safe side.
+    local = ends.local_bytes
+    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks, _ in seen):
+        local = 0
+    casts = ambient.cached_bytes(
+        [block.module for block in found], all_of_first=not ends.needs_grad
+    )
+    layers = []
+    if ends.before is not None:
+        layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
+    for (peaks, ways), block in zip(seen, found, strict=True):
+        layer = peaks.with_more_in_forward(local + casts).cost(block.name)
+        if ways is not None:
+            costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
+            layer = replace(layer, options=costs_of)
+        layers.append(layer)
+    last = "loss" if isinstance(model, nn.Sequential) else "head"
+    after = ends.after.with_more_in_forward(casts)
+    layers.append(after.cost(_free(last, model), recomputable=False))
+    costs = CostGraph(
+        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
+    )
+    all_ways = [ways for _, ways in seen]
+    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
+
+
+def _see_blocks(
+    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+) -> tuple[list[tuple[Peaks, Options | None]], int]:
+    """See each block; those of one kind, in one position for gradients, only once."""
+    calls = {block.kind: block.call for block in found if block.call is not None}
+    own = [own_parameters(block.module, calls[block.kind].others) for block in found]
+    trained = [
+        bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
+    ]
+    made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
+    made_sides: set[int] = set()
+    layout = ends.layout
+    seen: dict[Any, tuple[Peaks, Layout | None, Options | None]] = {}
+    result = []
+    for i, block in reversed(list(enumerate(found))):
+        needs_grad = ends.needs_grad or any(trained[:i])
+        waiting = {place: token in made_sides for place, token in block.sides.items()}
+        earlier = [id(parameter) in made for parameter in own[i]]
+        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
+        if key not in seen:
+            forward = ambient.around(block.module.forward)
+            task = _task(block, forward, calls[block.kind], waiting, own[i])
+            there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
+            task = replace(task, needs_grad=needs_grad, earlier=there, layout=layout)
+            try:
+                peaks, passed = see_layer(task, clock)
+                ways = see_options(block.name, task, peaks, clock) if options else None
+                seen[key] = peaks, passed, ways
+            except UnsupportedModel as error:
+                first = next(other for other in found if other.kind == block.kind)
+                kind = type(first.module).__name__
+                raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
+        peaks, layout, ways = seen[key]
+        result.append((peaks, ways))
+        made |= {id(parameter) for parameter in own[i]}
+        made_sides |= set(block.sides.values())
+    return result[::-1], len(seen)
+
+
+def _task(
+    block: Block,
+    forward: Callable[..., Any],
+    call: Call,
+    waiting: dict[int, bool],
+    trained: list[torch.Tensor],
+) -> Task:
+    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
+        handed = call.with_others(dict(zip(waiting, sides, strict=True))) if sides else call
+        tensor, _ = split_output(block.name, handed.run(forward, activation))
+        return tensor
+
+    others = call.others
+    return Task(
+        block.module,
+        run,
+        call.activation,
+        sides=[others[place] for place in waiting],
+        waiting=list(waiting.values()),
+        trained=trained,
+    )
+
+
+def _free(name: str, model: nn.Module) -> str:
+    return f"({name})" if name in dict(model.named_modules()) else name
+
+
+def device_of(model: nn.Module, inputs: Any) -> torch.device:
+    """Device of the model, or of its inputs if it has no parameters."""
+    tensors = [*model.parameters(), *(t for t in tree_leaves(inputs) if torch.is_tensor(t))]
+    return next((t.device for t in tensors), torch.device("cpu"))
+
+
+@contextmanager
+def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Put back gradients, buffers and the random state."""
+    gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            for tensor, gradient in gradients:
+                tensor.grad = gradient

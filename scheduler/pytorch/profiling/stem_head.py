@@ -1,0 +1,331 @@
+"""Profile what a model does before its blocks and after them, with the blocks left out."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
+from scheduler.pytorch.model.call import Call, clear_gradients, loss_of
+from scheduler.pytorch.model.calls import Block
+from scheduler.pytorch.model.shared import own_parameters, used_outside
+from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
+from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.layer import Layout, Peaks, layout_of
+from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
+from scheduler.pytorch.profiling.marks import Forward, Link, Side, Start, Turn
+
+Loss = Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a model does before its blocks (None: nothing) and after them.
+
+    Attributes
+    ----------
+    held_bytes
+        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
+        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
+    local_bytes
+        What the model's own code still refers to while the blocks run forward for the first time,
+        and lets go before the backward.
+    needs_grad
+        Does the first block's input require a gradient?
+    trained_after
+        Parameters to which what comes after the blocks gives a gradient.
+    layout
+        Strides of the gradient that it hands to the last block, see `isolate.Task`.
+    """
+
+    before: Peaks | None
+    after: Peaks
+    held_bytes: int
+    side_bytes: int
+    local_bytes: int
+    needs_grad: bool
+    trained_after: list[torch.Tensor]
+    layout: Layout | None
+
+
+def see_ends(
+    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[Block], clock: Clock
+) -> Ends:
+    """Profile what runs before and after the blocks, with the blocks themselves left out.
+
+    Also notes in each block which of its other arguments it passes a gradient to (`Block.sides`).
+
+    Raises
+    ------
+    UnsupportedModel
+        What runs after the blocks reads more than the last block's output, or the loss has no
+        gradient.
+    """
+    runs = []
+    for attempt in range(-1, clock.repeats):  # the first run warms up
+        with clock.running():
+            run = _Run(model, inputs, loss_fn, blocks, clock, tracked=False)
+        if attempt >= 0 or clock.repeats == 1:
+            runs.append(run)
+    times = [median(run.times[i] for run in runs) for i in range(4)]
+    return _Run(model, inputs, loss_fn, blocks, clock, tracked=True).ends(times)
+
+
+class _Run:
+    """One step of the model in which the blocks pass on what they are given."""
+
+    start: Start
+    link: Link
+    forward: Forward
+    turn: Turn | None = None
+    _trained_after: list[torch.Tensor]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        loss_fn: Loss,
+        blocks: list[Block],
+        clock: Clock,
+        *,
+        tracked: bool,
+    ) -> None:
+        self.model, self.inputs = model, inputs
+        self.blocks = blocks
+        self.clock = clock
+        self.tracker = MemoryTracker(self._see)
+        self.side_bytes: dict[int, int] = {}  # of the blocks' other arguments, by storage
+        self.sides: list[Side] = []
+        self._given = False  # is the first activation one of the inputs?
+        self._output: weakref.ref[Any] | None = None  # the storage of the first activation
+        self._output_handed = False  # do blocks get it beside their own activation?
+        self._after = False  # are we in the forward of what comes after the blocks?
+        self._together = 0
+        clear_gradients(model, inputs)
+        with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
+            self._step(loss_fn)
+        clear_gradients(model, inputs)
+
+    def _step(self, loss_fn: Loss) -> None:
+        tracker, clock = self.tracker, self.clock
+        begin = clock.mark()
+        self._tags.enter_context(tracker.tag("before"))
+        with instead(self.blocks, self._block):
+            loss = loss_of(call_around(self.model, self.inputs), loss_fn)
+        self._after = False
+        end = clock.mark()
+        self._check(loss)
+        kept = tracker.live("before")
+        self.forward = Forward(
+            mark=end,
+            loss_bytes=storage_bytes(loss),
+            before_kept=kept,
+            before_output_kept=self.start.storage() is not None,
+            after_peak=max(self._together - kept, tracker.peak("after")),
+            after_live=tracker.live("after"),
+            after_input_saved=tracker.live("link") > 0,
+        )
+        with tracker.tag("sink"):
+            root = torch.ones_like(loss)  # held, or it would be freed between the two backwards
+        tracker.reset_peak()
+        backward = clock.mark()
+        loss.backward(root)
+        finish = clock.mark()
+        self._tags.close()
+        if self.turn is None:  # nothing below the head is trained
+            self._turn_around(None)
+            passed = finish
+        else:
+            passed = self.turn.mark
+        assert self.turn is not None
+        # A weight that head and embedding share has one gradient, made anew from the two: what is
+        # freed of the head's is taken off here.
+        self.before_backward_peak = tracker.peak_bytes - self.turn.base - self.turn.side_gradients
+        self.before_gradient = (
+            tracker.live_bytes - self.turn.base - (0 if self._upstream else self.turn.kept)
+        )
+        del loss, root
+        self.times = [
+            clock.between(begin, self.start.mark),
+            clock.between(self.link.mark, end),
+            clock.between(backward, passed),
+            clock.between(passed, finish),
+        ]
+
+    @property
+    def _upstream(self) -> bool:
+        """Say whether a gradient goes from the blocks into what comes before them."""
+        return self.start.needs_grad or bool(self.sides)
+
+    def _check(self, loss: torch.Tensor) -> None:
+        if not loss.requires_grad:
+            raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
+        nodes = nodes_below(loss.grad_fn, self.link.node)
+        goals = {node for node in (self.start.node, *(side.node for side in self.sides)) if node}
+        if goals & nodes:
+            raise UnsupportedModel(
+                "what runs after the blocks also reads what runs before them, around all of them, "
+                "so the model is not a chain"
+            )
+        leaves = [node for node in nodes if type(node).__name__ == "AccumulateGrad"]
+        self._trained_after = [node.variable for node in leaves]
+
+    def _see(self, *operation: Any) -> None:
+        # What the model's own code still refers to is there while the head runs forward, too.
+        if self._after:
+            now = self.tracker.live("before") + self.tracker.live("after")
+            self._together = max(self._together, now)
+
+    def _turn_around(self, gradient: torch.Tensor | None) -> None:
+        """Between the backward of what comes after the blocks and of what comes before them."""
+        tracker, start = self.tracker, self.start
+        mark = self.clock.mark()
+        after_peak = tracker.peak("after")
+        if gradient is not None:
+            tracker.disown(gradient)  # it goes on into the blocks
+        after_gradient = tracker.live("after") - self.forward.loss_bytes
+        there = {id(parameter) for parameter in self._trained_after}
+        with tracker.tag("sink"):  # the blocks' backward has given theirs by now
+            for parameter in used_outside(self.model, self.blocks):
+                if id(parameter) not in there:
+                    parameter.grad = torch.zeros_like(parameter)
+        kept = tracker.live("before")
+        base = tracker.live_bytes - kept
+        side_gradients = 0
+        with tracker.tag("before"):
+            if start.needs_grad:
+                start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
+            for side in self.sides:
+                side_gradients += side.let_go()
+        tracker.reset_peak()
+        layout = None if gradient is None else layout_of(gradient)
+        self.turn = Turn(mark, after_peak, after_gradient, base, kept, side_gradients, layout)
+
+    def _block(self, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tracker = self.tracker
+        call = Call.of(block.name, args, kwargs)
+        others = call.others
+        if self._output is None:
+            self._output = weakref.ref(call.activation.untyped_storage())
+        block.sides = self._aside(others)
+        if block is self.blocks[0]:
+            self.start = Start(call.activation, tracker, self.clock)
+            self._given = self._is_given(call.activation)
+        passed = torch.empty(0, device=call.activation.device)
+        del call, args, kwargs  # or this would be what still refers to the activation
+        if block is not self.blocks[-1]:
+            return block.rebuild(passed, others)
+        assert block.output is not None
+        output_held = self.start.storage() is not None
+        self._tags.close()
+        with tracker.tag("link"):
+            link = block.output.clone()
+        trained = any(own_parameters(b.module) for b in self.blocks)
+        if self._upstream or trained:
+            with tracker.tag("sink"):
+                door = self._door(link.device)
+            # A gate of our own would keep a gradient, which would count as one of the model's.
+            source = Source if self._upstream else Aside
+            link = source.apply(door, [link], self._turn_around)
+        self._tags.enter_context(tracker.tag("after"))
+        self.link = Link(self.clock.mark(), output_held, link.grad_fn)
+        self._after = True
+        return block.rebuild(link, others)
+
+    def _is_given(self, activation: torch.Tensor) -> bool:
+        storage = activation.untyped_storage()
+        given = [leaf for leaf in tree_leaves(self.inputs) if isinstance(leaf, torch.Tensor)]
+        return any(leaf.untyped_storage() is storage for leaf in given)
+
+    def _aside(self, others: Sequence[Any]) -> dict[int, int]:
+        """Take note of a block's other arguments; the places of those that take a gradient."""
+        known = [side.tensor for side in self.sides]
+        places = {}
+        for place, leaf in enumerate(others):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            if self._output is not None and self._output() is leaf.untyped_storage():
+                self._output_handed = True  # held as what it is: an activation, to the end
+            elif size := self.tracker.disown(leaf):
+                self.side_bytes[id(leaf.untyped_storage())] = size
+            if not leaf.requires_grad or leaf.is_leaf:
+                continue
+            if all(leaf is not tensor for tensor in known):
+                with self.tracker.tag("sink"):
+                    self.sides.append(Side(leaf))
+                known.append(leaf)
+            places[place] = next(i for i, tensor in enumerate(known) if tensor is leaf)
+        return places
+
+    def _door(self, device: torch.device) -> torch.Tensor:
+        """A scalar whose backward goes on into all that comes before the blocks."""
+        scalars = [self.start.scalar] if self.start.needs_grad else []
+        scalars += [side.scalar for side in self.sides]
+        if not scalars:
+            return gate(device)
+        door: torch.Tensor = scalars[0] if len(scalars) == 1 else Join.apply(*scalars)
+        return door
+
+    def ends(self, times: list[float]) -> Ends:
+        """What the tracked run has seen, with times from others."""
+        start, forward, turn = self.start, self.forward, self.turn
+        last = self.blocks[-1].output
+        assert last is not None
+        assert turn is not None
+        side = sum(self.side_bytes.values())
+        held = unique_bytes(self.inputs) + side + forward.loss_bytes
+        after = Peaks(
+            input_bytes=storage_bytes(last),
+            output_bytes=forward.loss_bytes,
+            saved_bytes=max(forward.after_live - forward.loss_bytes, 0),
+            input_saved=forward.after_input_saved,
+            output_saved=False,
+            forward_peak=forward.after_peak,
+            drop_peak=None,
+            backward_peak=turn.after_peak,
+            gradient_bytes=max(turn.after_gradient, 0),
+            forward_time=times[1],
+            recompute_time=times[1],
+            backward_time=times[2],
+        )
+        if self._given and not self.sides:
+            # Nothing is computed before the blocks, but the model may have made masks and such.
+            local = start.live_bytes - forward.before_kept
+            held += forward.before_kept
+            return Ends(
+                None, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
+            )
+        # An activation that is an input is held by the caller, and not of what is made here.
+        made = 0 if self._given else start.output_bytes
+        kept = forward.before_output_kept and not self._given
+        saved = forward.before_kept - (made if kept else 0)
+        output_saved = kept or self._output_handed
+        local = start.live_bytes - made - saved
+        if self.link.output_held and not output_saved:
+            local += made
+        before = Peaks(
+            input_bytes=held,
+            output_bytes=start.output_bytes,
+            saved_bytes=saved,
+            input_saved=True,
+            output_saved=output_saved,
+            forward_peak=start.forward_peak - side,
+            drop_peak=None,
+            backward_peak=self.before_backward_peak,
+            gradient_bytes=max(self.before_gradient, 0),
+            forward_time=times[0],
+            recompute_time=times[0],
+            backward_time=times[3],
+        )
+        return Ends(
+            before, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
+        )

@@ -1,0 +1,1 @@
+"""A step measured and held to its plan."""

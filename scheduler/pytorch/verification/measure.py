@@ -1,0 +1,208 @@
+"""Measure a training step: its peak, the forwards of each block, its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from scheduler.pytorch.model.autocast import Ambient, lifted
+from scheduler.pytorch.model.call import (
+    Replaced,
+    call_model,
+    clear_gradients,
+    find_blocks,
+    loss_of,
+    without_cache,
+)
+from scheduler.pytorch.model.fake import faked, is_fake
+from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
+from scheduler.pytorch.profiling.profile import device_of, untouched
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One training step, forward and backward.
+
+    Attributes
+    ----------
+    peak_bytes
+        Most bytes live at once of everything but parameters, buffers and optimizer state: inputs,
+        activations, gradients, temporaries. What a plan's ``peak_bytes`` predicts.
+    forwards
+        How often each block's forward was entered, by module name.
+    seconds
+        Time of one step, not slowed down by measuring; None on fake tensors.
+    left_bytes
+        What a step leaves behind once its gradients are cleared; anything but 0 is kept by the
+        model (a buffer that grows, an activation somebody holds).
+    """
+
+    peak_bytes: int
+    forwards: dict[str, int]
+    seconds: float | None
+    left_bytes: int = 0
+
+
+def measure(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    blocks: str | Iterable[str] = "auto",
+    *,
+    fake: bool | None = None,
+) -> Measurement:
+    """Run training steps from empty gradients and measure them; nothing is changed by it.
+
+    The model's output is let go before the backward, as ``loss = model(**batch).loss`` does; a
+    training loop that keeps it (and with it the logits) needs more. Where autocast is on, the
+    forward and the loss run under it and the backward outside, as torch recommends.
+
+    Parameters
+    ----------
+    model
+        With or without an applied plan.
+    inputs, loss_fn, blocks, fake
+        As for `profile`.
+
+    Returns
+    -------
+    Measurement
+        On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
+        memory inside a kernel is not seen there).
+    """
+    names = find_blocks(model, blocks)
+    with ExitStack() as stack:
+        faking = is_fake(model) if fake is None else fake
+        if faking:
+            model, inputs = stack.enter_context(faked(model, inputs))
+        stack.enter_context(untouched(model, inputs))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(without_cache(model))
+        device = device_of(model, inputs)
+        step = Step(model, inputs, loss_fn, stack.enter_context(lifted(device)))
+        seconds = None
+        if not faking:
+            seconds = _seconds(step, device)
+        with counted(model, names) as forwards:
+            if device.type == "cuda" and not faking:
+                peak, left = _allocated(step, device)
+            else:
+                peak, left = _tracked(step)
+        return Measurement(peak, forwards, seconds, left)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step up to the optimizer, from empty gradients.
+
+    Attributes
+    ----------
+    model, inputs, loss_fn
+        What runs.
+    ambient
+        The autocast of its forward.
+    """
+
+    model: nn.Module
+    inputs: Any
+    loss_fn: Callable[[Any], Any] | None
+    ambient: Ambient
+
+    def run(self) -> torch.Tensor:
+        """Forward and backward; return the loss, without its graph."""
+        self.clear()
+        torch.clear_autocast_cache()  # a step under autocast makes its own
+        loss: torch.Tensor = self.ambient.around(self._loss, cache=True)()
+        loss.backward()
+        return loss.detach()
+
+    def _loss(self) -> torch.Tensor:
+        return loss_of(call_model(self.model, self.inputs), self.loss_fn)
+
+    def clear(self) -> None:
+        """Set all gradients to None."""
+        clear_gradients(self.model, self.inputs)
+
+
+def _tracked(step: Step) -> tuple[int, int]:
+    tracker = MemoryTracker()
+    with tracker:
+        for leaf in tree_leaves(step.inputs):
+            if isinstance(leaf, torch.Tensor):
+                tracker.count(leaf)
+        given = tracker.live_bytes
+        step.run()
+        step.clear()
+    return tracker.peak_bytes, tracker.live_bytes - given
+
+
+def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
+    step.clear()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step.run()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before + unique_bytes(step.inputs)
+    step.clear()
+    return peak, torch.cuda.memory_allocated(device) - before
+
+
+def _seconds(step: Step, device: torch.device) -> float:
+    best = float("inf")
+    for _ in range(2):  # the first warms up
+        start = time.perf_counter()
+        step.run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+@contextmanager
+def counted(
+    model: nn.Module, names: Sequence[str], seen: Callable[[str, Any], None] | None = None
+) -> Iterator[dict[str, int]]:
+    """Count entries into each block's own forward, recomputations included.
+
+    `seen` is told the block and the output of each forward that runs to its end.
+    """
+    counts = dict.fromkeys(names, 0)
+
+    def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            output = forward(*args, **kwargs)
+            if seen is not None:
+                seen(name, output)
+            return output
+
+        return run
+
+    undo: list[partial[None]] = []
+    for name in names:
+        module = model.get_submodule(name)
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, Replaced):  # a recomputation enters only what the plan replaced
+            original = forward.original
+            forward.original = counting(name, original)
+            undo.append(partial(setattr, forward, "original", original))
+        elif forward is None:
+            module.forward = counting(name, module.forward)
+            undo.append(partial(delattr, module, "forward"))
+        else:
+            module.forward = counting(name, forward)
+            undo.append(partial(setattr, module, "forward", forward))
+    try:
+        yield counts
+    finally:
+        for step in undo:
+            step()

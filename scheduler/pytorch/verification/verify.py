@@ -1,0 +1,246 @@
+"""Run a step with a plan and without it, and compare."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.apply import apply
+from scheduler.pytorch.model.autocast import lifted
+from scheduler.pytorch.model.call import without_cache
+from scheduler.pytorch.model.fake import faked
+from scheduler.pytorch.model.rng import GENERATORS, unmoved
+from scheduler.pytorch.profiling.profile import device_of, untouched
+from scheduler.pytorch.verification.measure import Measurement, Step, counted, measure
+from scheduler.pytorch.verification.verdict import Verification
+
+NOISE = 10.0
+"""Where steps are not deterministic, gradients may be this many times as far apart as without."""
+
+
+def verify(
+    plan: Plan,
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None = None,
+    device: str = "real",
+    *,
+    blocks: str | Iterable[str] = "auto",
+) -> Verification:
+    """Run a training step with a plan and without it, from the same start, and compare.
+
+    Parameters
+    ----------
+    plan
+        What to verify.
+    model
+        Without a plan applied. It is left as it was: gradients, buffers, random states.
+    inputs, loss_fn
+        As for `profile`, or others: another batch, another length.
+    device
+        "real", where the model is; or "fake": no memory is taken, forwards, peak and what is left
+        behind are checked, values are not.
+    blocks
+        As for `apply`.
+
+    Returns
+    -------
+    Verification
+        ``ok``, and everything compared; print it. Its ``calibrated`` is the plan with what was
+        measured.
+
+    Raises
+    ------
+    InvalidPlan, UnsupportedModel
+        As `apply`, or what the plan runs into in the step.
+    """
+    if device not in ("real", "fake"):
+        raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
+    names = [name for name in plan.layers if name and name in dict(model.named_modules())]
+    blocks = blocks if isinstance(blocks, str) else list(blocks)
+    apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
+    with ExitStack() as stack:
+        if device == "fake":
+            model, inputs = stack.enter_context(faked(model, inputs))
+
+        def measured() -> Measurement:
+            with unmoved():
+                return measure(model, inputs, loss_fn, names, fake=device == "fake")
+
+        def computed() -> _Values | None:
+            return None if device == "fake" else _Values.of(model, inputs, loss_fn, names)
+
+        without, values, again = measured(), computed(), computed()
+        with apply(plan, model, blocks):
+            found, mine = measured(), computed()
+    planned = {name: plan.forwards[name] for name in names}
+    compared = _compare(values, again, mine, model)
+    return Verification(
+        plan,
+        device,
+        compared.gradients,
+        compared.largest_difference,
+        compared.deterministic,
+        compared.state,
+        planned,
+        found.forwards,
+        found.peak_bytes,
+        without.peak_bytes,
+        found.left_bytes,
+        without.left_bytes,
+        _forwards_part(planned, found.forwards) or compared.parted,
+    )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What a step computes."""
+
+    outputs: list[tuple[str, bytes]]
+    loss: bytes
+    gradients: dict[str, torch.Tensor]
+    state: list[bytes]
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None, names: list[str]
+    ) -> _Values:
+        """Run a step; the model and all random states are put back."""
+        outputs: list[tuple[str, bytes]] = []
+
+        def seen(name: str, output: Any) -> None:
+            outputs.append((name, _digest(output)))
+
+        device = device_of(model, inputs)
+        with untouched(model, inputs), unmoved(), torch.enable_grad(), without_cache(model):
+            with lifted(device) as ambient, counted(model, names, seen):
+                loss = Step(model, inputs, loss_fn, ambient).run()
+            named = model.named_parameters()
+            gradients = {n: p.grad.detach().cpu() for n, p in named if p.grad is not None}
+            drawn = [_digest(torch.rand(1)), *(pickle.dumps(each.read()) for each in GENERATORS)]
+            if device.type == "cuda":
+                drawn.append(_digest(torch.rand(1, device=device)))
+            state = [*drawn, *(_digest(buffer) for buffer in model.buffers())]
+            return cls(outputs, _digest(loss), gradients, state)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    gradients: str = "not compared"
+    largest_difference: float = 0.0
+    deterministic: bool | None = None
+    state: str = "not compared"
+    parted: str | None = None
+
+
+def _compare(
+    values: _Values | None, again: _Values | None, mine: _Values | None, model: nn.Module
+) -> _Comparison:
+    if values is None or again is None or mine is None:
+        return _Comparison()
+    noise, _ = _farthest(values.gradients, again.gradients)
+    same = values.outputs == again.outputs and values.state == again.state
+    deterministic = not noise and same and values.loss == again.loss
+    far, worst = _farthest(values.gradients, mine.gradients)
+    if not far:
+        gradients = "equal"
+    else:
+        gradients = "within noise" if noise and far <= NOISE * noise else "different"
+    state = "not compared"
+    if deterministic:
+        equal = values.loss == mine.loss and values.state == mine.state
+        state = "equal" if equal else "different"
+    parted = None
+    if deterministic:
+        parted = _outputs_part(values.outputs, mine.outputs)
+    if parted is None and gradients == "different":
+        parted = _gradients_part(values, mine, worst)
+    if parted is None and state == "different":
+        names = [name for name, _ in model.named_buffers()]
+        parted = _state_parts(values, mine, names)
+    return _Comparison(gradients, far, deterministic, state, parted)
+
+
+def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[float, str]:
+    """Largest relative difference between gradients, and the parameter that has it."""
+    far, worst = 0.0, ""
+    for name in {**one, **other}:
+        if name not in one or name not in other:
+            return float("inf"), name
+        if torch.equal(one[name], other[name]):
+            continue
+        a, b = one[name].double(), other[name].double()
+        if torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()):
+            continue  # the same steps break in the same way
+        difference = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-300)
+        difference = difference if difference > 0 else float("inf")  # NaN on one side
+        if difference > far:
+            far, worst = difference, name
+    return far, worst
+
+
+def _forwards_part(planned: dict[str, int], found: dict[str, int]) -> str | None:
+    for name, count in planned.items():
+        if found[name] != count:
+            return (
+                f"The first to part is block {name!r}: its forward runs {found[name]} times, where "
+                f"the plan has {count}."
+            )
+    return None
+
+
+def _outputs_part(one: list[tuple[str, bytes]], other: list[tuple[str, bytes]]) -> str | None:
+    expected = dict(one)
+    seen: set[str] = set()
+    for name, digest in other:
+        if digest != expected.get(name):
+            when = "recomputed" if name in seen else "run forward"
+            return f"The first to part is block {name!r}: its output differs when it is {when}."
+        seen.add(name)
+    return None
+
+
+def _gradients_part(values: _Values, mine: _Values, worst: str) -> str:
+    # Backward runs through the blocks from the last to the first.
+    blocks = list(dict(values.outputs))
+    for block in reversed(blocks):
+        names = [n for n in {**values.gradients, **mine.gradients} if n.startswith(f"{block}.")]
+        for name in names:
+            one, other = values.gradients.get(name), mine.gradients.get(name)
+            if one is None or other is None or not torch.equal(one, other):
+                return (
+                    f"The first to part, in the backward, is block {block!r}: the gradient of "
+                    f"{name!r} differs."
+                )
+    return f"The gradient of {worst!r} differs, which is in no block."
+
+
+def _state_parts(values: _Values, mine: _Values, buffers: list[str]) -> str:
+    if values.loss != mine.loss:
+        return "The loss differs, though every block gives the same."
+    count = len(values.state) - len(buffers)
+    for name, one, other in zip(buffers, values.state[count:], mine.state[count:], strict=True):
+        if one != other:
+            return f"The buffer {name!r} is another after the step."
+    return "More or fewer random numbers are drawn."
+
+
+def _digest(value: Any) -> bytes:
+    """Tell whether tensors are the same bit by bit, without keeping them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            plain = leaf.detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+            digest.update(plain.view(torch.uint8).numpy().tobytes())
+    return digest.digest()

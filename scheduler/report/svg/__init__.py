@@ -1,0 +1,1 @@
+"""Pictures in SVG, drawn from numbers."""

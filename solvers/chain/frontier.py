@@ -1,0 +1,322 @@
+"""The exact frontier of nested plans of a chain (method "optimal").
+
+Two sets per span, of pairs (m, c), m the peak while doing layers s..t with the gradient of t's
+output live and counted, c the time. H(s, t): the input of s is held by somebody else and is not
+counted. R(s, t): it is counted and let go as early as the replay allows. With L layers, x, w, tf,
+td, tb, o, g, r as in `problem.Layer`, and G(i, j) = g_i + ... + g_j:
+
+    next(s,t)  H(s+1,t) + w_s + x_s if the output is saved, else R(s+1,t) + w_s; (0, 0) when s = t
+    fwd        x_t + w_s + x_s + tf_s
+    bwd        x_s + [x_s if the output is saved] + w_s + x_{s-1} + tb_s - o_s + G(s,t)
+    keep s     (m, c) in next:  H gets max(m, fwd, bwd);  R gets that + x_{s-1} if the input is
+               saved, else max(m, fwd + x_{s-1}, bwd);  c + f_s + b_s (r_s for f_s when s = t < L-1)
+    s..j       (m1, c1) in R(j+1,t), (m2, c2) in H(s,j):  H gets
+               max(m1, m2 + G(j+1,t), x_t + max_i([x_{i-1} if i > s] + x_i + td_i));
+               R that + x_{s-1};  c1 + c2 + f_s + ... + f_j
+    answer     H(0, L-1) + x_{-1}
+
+An option is one more way to keep s, with its own w, tf, tb, o, its own answer to what is saved,
+and its own time; but bwd has the full w_s, and twice x_s where the full set or the option saves the
+output. It is the optimum among *persistent* plans: a stored value stays until its backward.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from solvers.chain.savings import guess, room
+from solvers.problem import LIMIT, Chain, Layer, Way
+from solvers.replay import replay
+from solvers.schedule import Checkpoint, Item, Keep
+from solvers.solution import Infeasible, Solution, keep_all_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    _Sets: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # the kernel's table and pool
+
+MEMORY_LIMIT = 2**30
+"""Bytes that the sets may take before they are thinned (twice as much while they grow)."""
+
+FIT = -1
+"""Thin as much as it takes to stay within the memory limit (to the kernel: any negative)."""
+
+LEAST_POINTS = 16
+"""Smallest meaningful `max_points`."""
+
+_POINT_BYTES = 16
+
+
+class Frontier:
+    """Every optimal (peak, time) of a chain, and the plans that reach them.
+
+    Parameters
+    ----------
+    chain
+        The problem.
+    nested
+        False: only single-level plans, where the body of a checkpoint keeps everything.
+    max_points
+        Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
+        None: no limit but memory.
+    memory_limit
+        Bytes for all sets. Where exact sets would take more, they are thinned to fit.
+
+    Attributes
+    ----------
+    points
+        Pairs (peak bytes, time), peak ascending, time descending, each reached by a plan.
+    exact
+        Nothing was thinned: `points` is the whole Pareto set.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        nested: bool = True,
+        max_points: int | None = None,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        self.chain = chain
+        self._tables = _Tables(chain, nested, memory_limit)
+        sets = self._tables.build(most=max_points or 0) or self._tables.build(most=FIT)
+        assert sets is not None  # what is made to fit does
+        self._sets = sets
+        self.points = self._tables.points(sets)
+        self.exact = not self._tables.thinned
+
+    @cached_property
+    def lower_points(self) -> list[tuple[int, int]]:
+        """A lower bound in the same form: no plan of the class lies below this step function."""
+        if self.exact:
+            return self.points
+        sets = self._tables.build(most=self._tables.most, down=True)
+        floor = keep_all_time(self.chain)
+        return self._tables.points(sets) if sets else [(self.points[0][0], floor)]
+
+    def plan(self, budget: int) -> tuple[Item, ...]:
+        """The fastest plan with a peak of at most `budget` bytes, without solving again.
+
+        Raises
+        ------
+        Infeasible
+            The budget is below the first point's peak.
+        """
+        items = self._tables.plan(self._sets, budget)
+        if not items:
+            peak = self.points[0][0]
+            raise Infeasible(self._tables.plan(self._sets, peak), peak)
+        return items
+
+    def solution(self, budget: int) -> Solution:
+        """`plan` with its certificate."""
+        items = self.plan(budget)
+        done = replay(self.chain, items)
+        bound = [time for peak, time in self.lower_points if peak <= budget][-1]
+        return Solution(items, done.peak_bytes, done.time, bound)
+
+
+def solve(
+    chain: Chain,
+    budget: int,
+    *,
+    nested: bool = True,
+    max_points: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Solution:
+    """The fastest persistent plan (or single-level one) whose peak is at most `budget` bytes.
+
+    One budget needs far fewer points than the frontier: those above the budget, and those that no
+    plan within a guessed time can use, are not made. Too small a guess finds no plan, and is
+    raised until one is found; what is found is then optimal, whatever the guess.
+
+    Parameters
+    ----------
+    chain, nested, max_points, memory_limit
+        As for `Frontier`.
+    budget
+        Bytes, the chain's input included.
+
+    Raises
+    ------
+    Infeasible
+        No plan fits; carries the fastest plan of the smallest peak.
+    """
+    tables = _Tables(chain, nested, memory_limit)
+    smallest = tables.smallest()
+    peak = tables.points(smallest)[0][0]
+    if peak > budget:
+        best = solve(chain, peak, nested=nested, max_points=max_points, memory_limit=memory_limit)
+        raise Infeasible(best.items, peak)
+    base = keep_all_time(chain)
+    most = max_points or 0
+    excess = guess(chain, budget)
+    raise_by = max(excess // 50, base // 1000 + 1)
+    while True:
+        sets = tables.build(budget, excess, most)
+        if sets is None:
+            most = FIT
+        elif points := tables.points(sets):
+            break
+        else:
+            excess = LIMIT if excess > base else excess + raise_by
+            raise_by *= 3
+    time = points[-1][1]
+    bound = time
+    if tables.thinned:
+        # Nothing slower than the plan in hand matters any more: that may already fit.
+        tight = None if max_points else tables.build(budget, time - base, 0)
+        if tight is not None:
+            sets = tight
+            bound = tables.points(tight)[-1][1]
+        else:
+            lower = tables.build(budget, time - base, most, down=True)
+            bound = max(base, tables.points(lower)[-1][1]) if lower else base
+    items = tables.plan(sets, budget)
+    done = replay(chain, items)
+    return Solution(items, done.peak_bytes, done.time, bound)
+
+
+class _Tables:
+    """A chain as arrays, and what the kernel makes of them."""
+
+    def __init__(self, chain: Chain, nested: bool, memory_limit: int) -> None:
+        self.chain = chain
+        self.costs, self.ways = _costs(chain)
+        self.same = _same_spans(chain)
+        self.nested = nested
+        self.pool = max(memory_limit // _POINT_BYTES, 1)
+        self.most = 0
+        self.thinned = False
+
+    def build(
+        self, budget: int = LIMIT, excess: int = LIMIT, most: int = 0, *, down: bool = False
+    ) -> _Sets | None:
+        """All sets within the caps, or None when they take more points than the pool."""
+        from solvers.chain import kernel
+
+        cap = budget - self.chain.input_bytes if budget < LIMIT else LIMIT
+        complete, thinned, *sets = kernel.build(
+            self.costs,
+            self.ways,
+            self.same,
+            self.nested,
+            cap,
+            excess,
+            room(self.chain, cap, excess),
+            most,
+            down,
+            self.pool,
+        )
+        if not complete:
+            return None
+        self.most, self.thinned = most, thinned
+        return sets[0], sets[1]
+
+    def points(self, sets: _Sets) -> list[tuple[int, int]]:
+        """The answer of `sets`: pairs (peak bytes with the chain's input, time)."""
+        from solvers.chain import kernel
+
+        table, pool = sets
+        start, count = table[kernel.H_START, 0, -1], table[kernel.H_COUNT, 0, -1]
+        peaks, times = pool[:, start : start + count]
+        return list(zip((peaks + self.chain.input_bytes).tolist(), times.tolist(), strict=True))
+
+    def plan(self, sets: _Sets, budget: int) -> tuple[Item, ...]:
+        """The fastest plan of `sets` within `budget` bytes; empty when there is none."""
+        from solvers.chain import kernel
+
+        within = [peak for peak, _ in self.points(sets) if peak <= budget]
+        if not within:
+            return ()
+        limit = within[-1] - self.chain.input_bytes  # not the budget: the least peak of that time
+        levels: list[list[Item]] = [[]]
+        opened: list[tuple[int, int]] = []
+        for kind, first, second, _ in kernel.read_back(
+            self.costs, self.ways, *sets, limit
+        ).tolist():
+            if kind == kernel.KEEP:
+                options = self.chain.layers[first].options
+                levels[-1].append(Keep(first, options[second - 1].name if second else None))
+            elif kind == kernel.OPEN:
+                opened.append((first, second))
+                levels.append([])
+            else:
+                body = tuple(levels.pop())
+                levels[-1].append(Checkpoint(*opened.pop(), body))
+        return tuple(levels[0])
+
+    def smallest(self) -> _Sets:
+        """Sets of the smallest peaks alone."""
+        sets = self.build(most=1)
+        assert sets is not None  # one point a span
+        return sets
+
+
+def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The chain as the kernel's arrays: costs, and ways to keep its layers."""
+    import numpy as np
+
+    from solvers.chain import kernel as k
+
+    layers, last = chain.layers, len(chain) - 1
+    costs = np.empty((k.ROWS, len(layers)), np.int64)
+    ways = np.empty((k.WAYS, sum(1 + len(la.options) for la in layers)), np.int64)
+    count = 0
+    for i, la in enumerate(layers):
+        costs[k.FORWARD, i] = la.forward_time
+        costs[k.ENDING, i] = la.recompute_time if i < last else la.forward_time
+        costs[k.BACKWARD, i] = la.backward_time
+        costs[k.OUTPUT, i] = la.output_bytes
+        costs[k.INPUT, i] = chain.input_of(i)
+        costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
+        costs[k.GRADIENT, i] = la.gradient_bytes
+        costs[k.INPUT_SAVED, i] = all(way.input_saved for way in la.ways)
+        costs[k.RECOMPUTABLE, i] = la.recomputable
+        costs[k.FIRST_WAY, i] = count
+        for way in la.ways:
+            ways[k.SAVED, count] = way.saved_bytes
+            ways[k.AGAIN, count] = way.recompute_time
+            ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes
+            ways[k.AHEAD, count] = ahead
+            ways[k.BEHIND, count] = _backward_bytes(la, way, chain.input_of(i))
+            ways[k.HOLDS_INPUT, count] = way.input_saved
+            ways[k.HOLDS_OUTPUT, count] = way.output_saved
+            count += 1
+        costs[k.LAST_WAY, i] = count - 1
+    return costs, ways
+
+
+def _backward_bytes(layer: Layer, way: Way, input_bytes: int) -> int:
+    """Most bytes in the backward beside what other layers hold, without gradients of parameters."""
+    outputs = 2 if layer.output_saved or way.output_saved else 1
+    live = layer.saved_bytes + outputs * layer.output_bytes + input_bytes
+    return live + way.backward_transient_bytes - way.backward_overlap_bytes
+
+
+def _same_spans(chain: Chain) -> NDArray[np.int64]:
+    """For each length n and start s, the first start whose span of n layers is equal.
+
+    Equal spans have equal sets. The chain's last layer equals no other: only it is never in a
+    body. Shape (L, L), row n - 1; -1 beyond the chain's end.
+    """
+    import numpy as np
+
+    length = len(chain)
+    seen: dict[object, int] = {}
+    ids = np.empty(length, np.int64)
+    for i, layer in enumerate(chain.layers):
+        # The layer without its name, beside the size of what it reads.
+        key = (chain.input_of(i), i == length - 1, *layer.facts)
+        ids[i] = seen.setdefault(key, len(seen))
+    same = np.full((length, length), -1, np.int64)
+    current = np.zeros(length + 1, np.int64)
+    for n in range(1, length + 1):
+        keys = current[: length - n + 1] * (len(seen) + 1) + ids[n - 1 :]
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        current = first[inverse]
+        same[n - 1, : len(current)] = current
+    return same

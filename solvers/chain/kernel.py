@@ -1,0 +1,655 @@
+"""The hot loops of the frontier, compiled: Pareto sets of spans, and reading a plan back.
+
+A set is a step function from peak bytes to the least time: an array of shape (2, n), peaks in row 0
+strictly ascending, times in row 1 strictly descending. All sets live in one pool; H and R of a span
+are an offset and a length in it. See `solvers.chain.frontier` for the recurrence.
+
+All of it is in one file because numba's cache watches no other file than a function's own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.chain.compiled import compiled
+
+INFINITE = 2**62
+"""Above every peak and every time; see `solvers.problem.LIMIT`."""
+
+Ints = NDArray[np.int64]
+
+# Rows of a chain's costs, shape (ROWS, L); names as in `problem.Layer`. Few and plain arrays: numba
+# compiles a function in proportion to the fields of its arguments.
+FORWARD = 0
+ENDING = 1  # the forward that ends the span [i, i]: r in a body, f for the chain's last layer
+BACKWARD = 2
+OUTPUT = 3
+INPUT = 4
+DROP_TRANSIENT = 5
+GRADIENT = 6
+INPUT_SAVED = 7  # every way to keep the layer holds its input
+RECOMPUTABLE = 8
+FIRST_WAY = 9  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
+LAST_WAY = 10
+ROWS = 11
+
+# Rows of the ways to keep layers, shape (WAYS, n): what the forward leaves beside its output, time
+# to make the rest again, what forward and backward need (the latter without gradients of
+# parameters), and whether what is left holds the layer's input, its output.
+SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT = 0, 1, 2, 3, 4, 5
+WAYS = 6
+
+# Planes of the table of sets, shape (4, L, L): where H(s, t) and R(s, t) lie in the pool. Where
+# every way to keep s holds its input, R(s, t) is H(s, t) shifted by its size and is not stored.
+H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
+
+
+@compiled
+def _at(values: Ints, limit: int) -> int:
+    """Index of the last of the ascending `values` that is <= limit, or -1."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@compiled
+def _seek(values: Ints, start: int, limit: int) -> int:
+    """As `_at`, galloping from `start`, whose value is <= limit."""
+    step, low, high = 1, start, start + 1
+    while high < len(values) and values[high] <= limit:
+        low = high
+        step *= 2
+        high = low + step
+    high = min(high, len(values))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if values[middle] <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _shifted(p: Ints, shift: int, floor: int, add: int, cap: int, time_cap: int, out: Ints) -> int:
+    """Write max(peak + shift, floor), time + add within the caps; return how many points."""
+    n = 0
+    for i in range(max(_at(p[0], floor - shift), 0), p.shape[1]):
+        peak = max(p[0, i] + shift, floor)
+        if peak > cap:
+            break
+        if p[1, i] + add <= time_cap:
+            out[0, n], out[1, n] = peak, p[1, i] + add
+            n += 1
+    return n
+
+
+@compiled
+def _envelope(pm: Ints, pc: Ints, qm: Ints, qc: Ints, out_m: Ints, out_c: Ints) -> int:
+    """The lower envelope of two step functions, given as rows; return how many points."""
+    i = j = n = 0
+    last = INFINITE
+    while i < len(pm) or j < len(qm):
+        if j >= len(qm) or (i < len(pm) and (pm[i] < qm[j] or (pm[i] == qm[j] and pc[i] <= qc[j]))):
+            peak, time = pm[i], pc[i]
+            i += 1
+        else:
+            peak, time = qm[j], qc[j]
+            j += 1
+        if time < last:
+            out_m[n], out_c[n] = peak, time
+            n += 1
+            last = time
+    return n
+
+
+@compiled
+def _improvements(
+    pm: Ints,
+    pc: Ints,
+    p_shift: int,
+    qm: Ints,
+    qc: Ints,
+    q_shift: int,
+    floor: int,
+    add: int,
+    cap: int,
+    time_cap: int,
+    em: Ints,
+    ec: Ints,
+    out_m: Ints,
+    out_c: Ints,
+) -> int:
+    """Points of the sum p + q + add, for peaks in floor .. cap, that lie below the envelope.
+
+    The envelope is walked in chunks; a chunk where even the sum's last value is no better than
+    the envelope's first is passed over unread. Most are: this is what makes the frontier fast.
+    Sets come as rows here (m peaks, c times): contiguous ones are walked a third faster.
+    """
+    m = max(pm[0] + p_shift, qm[0] + q_shift, floor)
+    if m > cap:
+        return 0
+    end = cap + 1
+    i, j = _seek(pm, 0, m - p_shift), _seek(qm, 0, m - q_shift)
+    k = _at(em, m)  # -1: before the envelope starts, where anything is better
+    least = pc[-1] + qc[-1] + add
+    n, previous = 0, time_cap + 1
+    while True:
+        bound = ec[k] if k >= 0 else INFINITE
+        if bound <= least:
+            return n
+        ahead = k + 16 if k >= 0 else 0
+        stop = min(em[ahead], end) if ahead < len(em) else end
+        last_i, last_j = _seek(pm, i, stop - 1 - p_shift), _seek(qm, j, stop - 1 - q_shift)
+        if pc[last_i] + qc[last_j] + add < bound:
+            while True:
+                time = pc[i] + qc[j] + add
+                if time < bound and time < previous:
+                    out_m[n], out_c[n] = m, time
+                    n += 1
+                    previous = time
+                after = pm[i + 1] + p_shift if i < last_i else stop
+                if j < last_j:
+                    after = min(after, qm[j + 1] + q_shift)
+                if after >= stop:
+                    break
+                m = after
+                i += i < last_i and pm[i + 1] + p_shift == m
+                j += j < last_j and qm[j + 1] + q_shift == m
+                while k + 1 < len(em) and em[k + 1] <= m:
+                    k += 1
+                    bound = ec[k]
+        if stop >= end:
+            return n
+        m, k = stop, ahead
+        i, j = _seek(pm, last_i, m - p_shift), _seek(qm, last_j, m - q_shift)
+
+
+@compiled
+def _thin(p: Ints, most: int, down: bool) -> int:
+    """Reduce a set in place to about `most` points, evenly in time; return how many are left.
+
+    Each group of points becomes one: its last peak with its last time, which is a point of the
+    set (up), or its first peak with its last time, below the set everywhere (down). The point of
+    the smallest peak always stays.
+    """
+    count = p.shape[1]
+    step = (p[1, 0] - p[1, count - 1]) // most + 1
+    n, first = 1, 1
+    for i in range(1, count):
+        if i == count - 1 or p[1, first] - p[1, i + 1] >= step:
+            p[0, n], p[1, n] = p[0, first if down else i], p[1, i]
+            n, first = n + 1, i + 1
+    return n
+
+
+@compiled
+def _rest(a: Ints, table: Ints, pool: Ints, s: int, t: int) -> tuple[Ints, int]:
+    """R(s, t): a set, and a shift of its peaks."""
+    plane = H_START if a[INPUT_SAVED, s] else R_START
+    start = table[plane, s, t]
+    return pool[:, start : start + table[plane + 1, s, t]], a[INPUT, s] * a[INPUT_SAVED, s]
+
+
+@compiled
+def _held(table: Ints, pool: Ints, s: int, t: int) -> Ints:
+    """H(s, t)."""
+    start = table[H_START, s, t]
+    return pool[:, start : start + table[H_COUNT, s, t]]
+
+
+@compiled
+def _rows(table: Ints, pool: Ints, plane: int, s: int, t: int) -> tuple[Ints, Ints]:
+    """Peaks and times of a set, each contiguous."""
+    start = table[plane, s, t]
+    end = start + table[plane + 1, s, t]
+    return pool[0, start:end], pool[1, start:end]
+
+
+@compiled
+def _next(
+    a: Ints, ways: Ints, table: Ints, pool: Ints, s: int, t: int, way: int
+) -> tuple[Ints, int]:
+    """What follows a kept layer s: H(s+1, t) with its output, or R(s+1, t) that may let it go."""
+    if ways[HOLDS_OUTPUT, way]:
+        return _held(table, pool, s + 1, t), a[OUTPUT, s]
+    return _rest(a, table, pool, s + 1, t)
+
+
+@compiled
+def _prefix(values: Ints) -> Ints:
+    """Prefix sums: out[i] is the sum of the first i values."""
+    out = np.zeros(len(values) + 1, np.int64)
+    for i in range(len(values)):
+        out[i + 1] = out[i] + values[i]
+    return out
+
+
+@compiled
+def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
+    """Copy `n` points, peaks raised by `shift`. Slice assignments compile for seconds."""
+    for i in range(n):
+        out[0, i] = p[0, i] + shift
+        out[1, i] = p[1, i]
+
+
+@compiled
+def _room(best: Ints, n: int, size: int) -> tuple[Ints, Ints, Ints]:
+    """Three blocks of scratch for twice `size` points, the first with the `n` points of `best`."""
+    grown = np.empty((4, 2 * size), np.int64)
+    _copy(best, grown, n, 0)
+    return grown, np.empty((4, 2 * size), np.int64), np.empty((4, 2 * size), np.int64)
+
+
+@compiled
+def _keep(
+    a: Ints,
+    ways: Ints,
+    table: Ints,
+    pool: Ints,
+    s: int,
+    t: int,
+    last_way: int,
+    gradients: int,
+    rest: bool,
+    cap: int,
+    time_cap: int,
+    out: Ints,
+    scratch: Ints,
+) -> int:
+    """Points of the ways up to `last_way` to keep s in s .. t, into `out`; return how many.
+
+    `rest`: of the ways that let the input go, which is counted until the forward has run (R).
+    """
+    n = 0
+    hold = a[INPUT, s] if rest else 0
+    for way in range(a[FIRST_WAY, s], last_way + 1):
+        if rest and ways[HOLDS_INPUT, way]:
+            continue
+        add = ways[AGAIN, way] + a[BACKWARD, s]
+        floor = max(a[OUTPUT, t] + ways[AHEAD, way] + hold, ways[BEHIND, way] + gradients)
+        rows = out[:2] if n == 0 else scratch[:2]
+        if s == t:
+            rows[0, 0], rows[1, 0] = floor, add + a[ENDING, s]
+            count = int(floor <= cap and rows[1, 0] <= time_cap)
+        else:
+            following, shift = _next(a, ways, table, pool, s, t, way)
+            if not following.shape[1]:
+                continue
+            add += a[FORWARD, s]
+            shift += ways[SAVED, way]
+            count = _shifted(following, shift, floor, add, cap, time_cap, rows)
+        if n == 0:
+            n = count
+        elif count:
+            n = _envelope(
+                out[0, :n], out[1, :n], rows[0, :count], rows[1, :count], scratch[2], scratch[3]
+            )
+            _copy(scratch[2:], out, n, 0)
+    return n
+
+
+@compiled
+def _checkpoints(
+    a: Ints,
+    table: Ints,
+    pool: Ints,
+    s: int,
+    t: int,
+    forward: Ints,
+    gradient: Ints,
+    cap: int,
+    time_cap: int,
+    smallest: bool,
+    n: int,
+    best: Ints,
+    spare: Ints,
+    extra: Ints,
+) -> tuple[int, Ints, Ints, Ints]:
+    """Improve the `n` points of `best` by every split s .. j | j+1 .. t.
+
+    Returns the number of points and the three blocks of scratch, which may be swapped or larger.
+    """
+    sweep = np.int64(0)
+    for j in range(s, t):
+        if not a[RECOMPUTABLE, j]:
+            break
+        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
+        sweep = max(sweep, here)
+        p, p_shift = _rest(a, table, pool, j + 1, t)
+        q, q_shift = _held(table, pool, s, j), gradient[t + 1] - gradient[j + 1]
+        if p.shape[1] == 0 or q.shape[1] == 0:
+            continue
+        floor, add = a[OUTPUT, t] + sweep, forward[j + 1] - forward[s]
+        if smallest:
+            peak, time = max(p[0, 0] + p_shift, q[0, 0] + q_shift, floor), p[1, 0] + q[1, 0] + add
+            least = best[0, 0] if n else INFINITE
+            if peak <= cap and (peak < least or (peak == least and time < best[1, 0])):
+                best[0, 0], best[1, 0], n = peak, time, 1
+        elif p[1, -1] + q[1, -1] + add <= time_cap:
+            if n + p.shape[1] + q.shape[1] > best.shape[1]:
+                best, spare, extra = _room(best, n, n + p.shape[1] + q.shape[1])
+            plane = H_START if a[INPUT_SAVED, j + 1] else R_START
+            pm, pc = _rows(table, pool, plane, j + 1, t)
+            qm, qc = _rows(table, pool, H_START, s, j)
+            better = _improvements(
+                pm,
+                pc,
+                p_shift,
+                qm,
+                qc,
+                q_shift,
+                floor,
+                add,
+                cap,
+                time_cap,
+                best[0, :n],
+                best[1, :n],
+                extra[0],
+                extra[1],
+            )
+            if better:
+                n = _envelope(
+                    best[0, :n],
+                    best[1, :n],
+                    extra[0, :better],
+                    extra[1, :better],
+                    spare[0],
+                    spare[1],
+                )
+                best, spare = spare, best
+    return n, best, spare, extra
+
+
+@compiled
+def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool) -> tuple[Ints, int]:
+    """Put a set at the end of the pool, thinned; return the pool, which may move, and its size."""
+    n = min(p.shape[1], 1) if most == 1 else p.shape[1]
+    if used + n > pool.shape[1]:
+        grown = np.empty((2, max(2 * pool.shape[1], used + n)), np.int64)
+        _copy(pool, grown, used, 0)
+        pool = grown
+    _copy(p, pool[:, used:], n, 0)
+    if most > 1 and n > most:
+        n = _thin(pool[:, used : used + n], most, down)
+    return pool, n
+
+
+@compiled
+def _useful(p: Ints, n: int, room: Ints, time_cap: int, step: int, hold: int) -> int:
+    """Drop, in place, points too high for what the layers below can do in the time that is left."""
+    left = 0
+    for i in range(n):
+        spare = (time_cap - p[1, i] + step - 1) // step
+        if p[0, i] <= room[spare] + hold:
+            p[0, left], p[1, left] = p[0, i], p[1, i]
+            left += 1
+    return left
+
+
+@compiled
+def _count_sets(a: Ints, same: Ints) -> int:
+    """How many sets will be stored."""
+    count = 0
+    for n in range(same.shape[0]):
+        for s in range(same.shape[1]):
+            if same[n, s] == s:
+                count += 1 if a[INPUT_SAVED, s] else 2
+    return count
+
+
+@compiled
+def build(
+    a: Ints,
+    ways: Ints,
+    same: Ints,
+    nested: bool,
+    cap: int,
+    excess: int,
+    room: Ints,
+    most: int,
+    down: bool,
+    limit: int,
+) -> tuple[bool, bool, Ints, Ints]:
+    """All sets, spans in order of length.
+
+    Parameters
+    ----------
+    a, ways
+        The chain: costs, shape (ROWS, L), and ways to keep its layers, shape (WAYS, n).
+    same
+        Shape (L, L): same[n - 1, s] is the first layer whose span of n equals that of s.
+    nested
+        False: the body of a checkpoint keeps everything.
+    cap
+        Points with a peak above it, in bytes without the chain's input, are not made.
+    excess
+        Points that no plan within this much of keep-all's time can use are not made.
+    room
+        Shape (L, Q): room[s, q] is the highest peak that a span from s may have, in bytes without
+        the chain's input, where the layers below it may lose q times ``excess // (Q - 1) + 1`` of
+        time: what they free for that, they cannot free more. Used where `excess` is finite.
+    most
+        A set larger than this is thinned; 0: never. 1: only smallest peaks are wanted.
+        Negative: each set may have its share of what is left of the limit.
+    down
+        Thin towards a lower bound instead of towards valid plans.
+    limit
+        Give up before more points than this are stored, unless they are made to fit.
+
+    Returns
+    -------
+    complete, thinned, table, pool
+        `complete` is False when the limit was reached, `thinned` True when any set was.
+    """
+    length = a.shape[1]
+    table = np.zeros((4, length, length), np.int64)
+    pool = np.empty((2, 1 << 12), np.int64)
+    used, thinned, left = 0, False, _count_sets(a, same)
+    forward, backward, gradient = _prefix(a[FORWARD]), _prefix(a[BACKWARD]), _prefix(a[GRADIENT])
+    best, spare, extra = _room(np.empty((4, 0), np.int64), 0, 1 << 11)
+    for span in range(1, length + 1):
+        for s in range(length - span + 1):
+            t = s + span - 1
+            first = same[span - 1, s]
+            if first != s:
+                for plane in range(4):
+                    table[plane, s, t] = table[plane, first, first + span - 1]
+                continue
+            held_cap = cap - a[INPUT, s] if s else cap  # somebody else holds the input
+            time_cap = INFINITE
+            if excess < INFINITE:  # what runs in a body has run forward before
+                time_cap = excess + backward[t + 1] - backward[s]
+                if t == length - 1:
+                    time_cap += forward[t + 1] - forward[s]
+                held_cap = min(held_cap, room[s, -1])
+            gradients = gradient[t + 1] - gradient[s]
+            free = nested or t == length - 1
+            last_way = a[LAST_WAY, s] if free else a[FIRST_WAY, s]
+            # Points that keeping s can have; the scratch holds as many again for what is improved.
+            kept_most = last_way - a[FIRST_WAY, s] + 1
+            if s < t:
+                kept_most = 0
+                for way in range(a[FIRST_WAY, s], last_way + 1):
+                    kept_most += _next(a, ways, table, pool, s, t, way)[0].shape[1]
+            if kept_most > best.shape[1]:
+                best, spare, extra = _room(best, 0, kept_most)
+            n = _keep(
+                a,
+                ways,
+                table,
+                pool,
+                s,
+                t,
+                last_way,
+                gradients,
+                False,
+                held_cap,
+                time_cap,
+                best,
+                spare,
+            )
+            if free:
+                n, best, spare, extra = _checkpoints(
+                    a,
+                    table,
+                    pool,
+                    s,
+                    t,
+                    forward,
+                    gradient,
+                    held_cap,
+                    time_cap,
+                    most == 1,
+                    n,
+                    best,
+                    spare,
+                    extra,
+                )
+            if excess < INFINITE:
+                n = _useful(best, n, room[s], time_cap, excess // (room.shape[1] - 1) + 1, 0)
+            share = max((limit - used) // left, 16) if most < 0 else most
+            left -= 1 if a[INPUT_SAVED, s] else 2
+            if most >= 0 and most != 1 and used + 2 * n + 4 > limit:
+                return False, thinned, table, pool
+            pool, count = _stored(pool, used, best[:, :n], share, down)
+            thinned |= count < n
+            table[H_START, s, t], table[H_COUNT, s, t] = used, count
+            used += count
+            if not a[INPUT_SAVED, s]:
+                # H with the input counted, or the layer kept in a way that lets the input go.
+                if n + kept_most > best.shape[1]:
+                    best, spare, extra = _room(best, n, n + kept_most)
+                hold = a[INPUT, s]
+                _copy(best, extra, n, hold)
+                kept = _keep(
+                    a,
+                    ways,
+                    table,
+                    pool,
+                    s,
+                    t,
+                    last_way,
+                    gradients,
+                    True,
+                    cap,
+                    time_cap,
+                    best,
+                    spare,
+                )
+                n = _envelope(
+                    extra[0, :n], extra[1, :n], best[0, :kept], best[1, :kept], spare[0], spare[1]
+                )
+                if excess < INFINITE:
+                    # The input is counted here, and may be counted below as well.
+                    step = excess // (room.shape[1] - 1) + 1
+                    n = _useful(spare, n, room[s], time_cap, step, hold)
+                pool, count = _stored(pool, used, spare[:, :n], share, down)
+                thinned |= count < n
+                table[R_START, s, t], table[R_COUNT, s, t] = used, count
+                used += count
+    return True, thinned, table, pool
+
+
+@compiled
+def _value(a: Ints, table: Ints, pool: Ints, s: int, t: int, limit: int, rest: int) -> int:
+    """Time of H(s, t), or of R(s, t) where `rest`, within a peak of `limit`; INFINITE if none."""
+    p, shift = _rest(a, table, pool, s, t) if rest else (_held(table, pool, s, t), 0)
+    i = _at(p[0], limit - shift)
+    return p[1, i] if i >= 0 else INFINITE
+
+
+KEEP, OPEN, CLOSE = 0, 1, 2
+
+
+@compiled
+def _write(row: Ints, first: int, second: int, third: int, fourth: int) -> None:
+    row[0], row[1], row[2], row[3] = first, second, third, fourth
+
+
+@compiled
+def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
+    """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
+
+    Returns
+    -------
+    NDArray
+        Shape (n, 4): rows (KEEP, layer, way, 0), (OPEN, first, last, 0) of a checkpoint,
+        (CLOSE, 0, 0, 0).
+        Empty when no plan is within the limit.
+    """
+    length = a.shape[1]
+    forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
+    out = np.empty((3 * length, 4), np.int64)
+    n = 0
+    if _value(a, table, pool, 0, length - 1, limit, 0) == INFINITE:
+        return out[:0]
+    # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
+    stack = np.empty((3 * length, 4), np.int64)
+    _write(stack[0], 0, length - 1, limit, 0)
+    depth = 1
+    while depth:
+        depth -= 1
+        s, t, limit, rest = stack[depth]
+        if s < 0:
+            _write(out[n], CLOSE, 0, 0, 0)
+            n += 1
+            continue
+        if rest and a[INPUT_SAVED, s]:
+            limit, rest = limit - a[INPUT, s], 0
+        goal = _value(a, table, pool, s, t, limit, rest)
+        hold = a[INPUT, s] if rest else 0
+        gradients = gradient[t + 1] - gradient[s]
+        found = False
+        for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
+            lets_go = rest and not ways[HOLDS_INPUT, way]
+            most = limit if lets_go else limit - hold
+            ahead = a[OUTPUT, t] + ways[AHEAD, way] + (hold if lets_go else 0)
+            if max(ahead, ways[BEHIND, way] + gradients) > most:
+                continue
+            total = a[BACKWARD, s] + ways[AGAIN, way]
+            after, counted = most - ways[SAVED, way], 1
+            if s == t:
+                total += a[ENDING, s]
+            else:
+                if ways[HOLDS_OUTPUT, way]:
+                    after, counted = after - a[OUTPUT, s], 0
+                total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
+            if total <= goal:
+                _write(out[n], KEEP, s, way - a[FIRST_WAY, s], 0)
+                n += 1
+                if s < t:
+                    _write(stack[depth], s + 1, t, after, counted)
+                    depth += 1
+                found = True
+                break
+        if found:
+            continue
+        limit -= hold
+        sweep = np.int64(0)
+        for j in range(s, t):
+            sweep = max(
+                sweep, a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
+            )
+            if a[OUTPUT, t] + sweep > limit or not a[RECOMPUTABLE, j]:
+                break
+            inside = limit - gradient[t + 1] + gradient[j + 1]
+            total = forward[j + 1] - forward[s] + _value(a, table, pool, j + 1, t, limit, 1)
+            if total <= goal and total + _value(a, table, pool, s, j, inside, 0) <= goal:
+                _write(out[n], OPEN, s, j, 0)
+                n += 1
+                _write(stack[depth], j + 1, t, limit, 1)
+                _write(stack[depth + 1], -1, 0, 0, 0)
+                _write(stack[depth + 2], s, j, inside, 0)
+                depth += 3
+                found = True
+                break
+        if not found:
+            return out[:0]
+    return out[:n]

@@ -1,0 +1,1 @@
+"""Graphs whose parts follow each other like a chain's layers."""

@@ -1,0 +1,1 @@
+"""Schedules of graphs found fast, without a proof."""

@@ -1,0 +1,1 @@
+"""Integer programs, and the solver that is called on them."""

@@ -1,0 +1,1 @@
+"""What to keep inside one block: a knapsack with ties."""

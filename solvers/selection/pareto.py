@@ -1,0 +1,338 @@
+"""What to keep inside one block, exactly (selective checkpointing).
+
+A block's forward is a sequence of operations. A policy keeps some of them: the forward stores their
+outputs (a storage once, however many outputs view it). At the block's backward the forward runs
+again in the same order: a kept operation hands back what it stored, every other one is run, needed
+or not, until the last tensor that the backward reads is there (`Block.stop`). This is what
+`torch.utils.checkpoint.create_selective_checkpoint_contexts` does (where a kept operation writes in
+place, only with ``allow_cache_entry_mutation=True``).
+
+    saved_bytes     sizes of the distinct storages that kept outputs view, but the given ones
+    recompute_time  times of the operations before `stop` that are not kept
+
+Which sets are legal is told in `solvers.selection.items`, how the best are found in
+`solvers.selection.knapsack`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from solvers.problem import LIMIT, InvalidProblem, check_quantity
+from solvers.selection.items import Item, closure, items
+
+MOST_POINTS = 20_000
+"""Choices that `pareto` keeps at once when it is not told how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a block's forward; a storage is an index of `Block.storage_bytes`.
+
+    Attributes
+    ----------
+    name
+        For messages; need not be unique.
+    time
+        In the problem's one integer unit; 0 for a view.
+    reads
+        Storages whose content it uses. One that it writes again counts as read.
+    writes
+        Storages that it makes or changes in place.
+    views
+        Storages that its outputs alias unchanged. An operation with views that writes nothing is a
+        view: it looks at no content, whatever `reads` says.
+
+    Raises
+    ------
+    InvalidProblem
+        A field has no meaning, or contradicts another.
+    """
+
+    name: str
+    time: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    views: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"operation {self.name!r}"
+        check_quantity(where, "time", self.time)
+        for field in ("reads", "writes", "views"):
+            for storage in getattr(self, field):
+                check_quantity(where, field, storage)
+        if both := set(self.writes) & set(self.views):
+            raise InvalidProblem(
+                f"{where}: storage {min(both)} is in writes and in views; "
+                "what an operation changes is in writes alone"
+            )
+        if self.is_view and self.time:
+            raise InvalidProblem(f"{where} is a view and takes no time; set its time to 0")
+
+    @property
+    def is_view(self) -> bool:
+        """Its outputs are views and it writes nothing."""
+        return bool(self.views) and not self.writes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's forward.
+
+    Attributes
+    ----------
+    operations
+        In the order in which they run.
+    storage_bytes
+        Size of every storage.
+    given
+        Storages that exist whatever is kept: the block's input, parameters, outside arguments.
+    stop
+        Operations from here on are not run again.
+
+    Raises
+    ------
+    InvalidProblem
+        A field has no meaning; a storage is used before anything writes it; or a given storage is
+        written, so that running again would not give the same.
+    """
+
+    operations: tuple[Operation, ...]
+    storage_bytes: tuple[int, ...]
+    given: frozenset[int]
+    stop: int
+
+    def __post_init__(self) -> None:
+        for size in self.storage_bytes:
+            check_quantity("the block", "storage_bytes", size)
+        for storage in self.given:
+            check_quantity("the block", "given", storage)
+        check_quantity("the block", "stop", self.stop)
+        if self.stop > len(self.operations):
+            raise InvalidProblem(
+                f"the block: stop is {self.stop}, but it has {len(self.operations)} operations"
+            )
+        known = set(self.given)
+        self._check_known("the block", known)
+        for i, operation in enumerate(self.operations):
+            where = f"operation {i} ({operation.name!r})"
+            used = {*operation.reads, *operation.views}
+            self._check_known(where, used | set(operation.writes))
+            if unknown := used - known:
+                raise InvalidProblem(
+                    f"{where} uses storage {min(unknown)} before anything writes it; "
+                    "add it to given if it exists before the block"
+                )
+            if changed := self.given & set(operation.writes):
+                raise InvalidProblem(
+                    f"{where} writes storage {min(changed)}, which is given: running the block "
+                    "again would not give the same; keep such a block whole"
+                )
+            known.update(operation.writes)
+        for what, total in (
+            ("times", sum(operation.time for operation in self.operations)),
+            ("sizes", sum(self.storage_bytes)),
+        ):
+            if total >= LIMIT:
+                raise InvalidProblem(
+                    f"the block: {what} add up to {total}, beyond 2**62; use a larger unit"
+                )
+
+    def _check_known(self, where: str, storages: set[int]) -> None:
+        most = max(storages, default=-1)
+        if most >= len(self.storage_bytes):
+            raise InvalidProblem(
+                f"{where} names storage {most}, but storage_bytes has {len(self.storage_bytes)}"
+            )
+
+    @property
+    def run_again_time(self) -> int:
+        """Time of all operations before `stop`: what keeping nothing costs."""
+        return sum(operation.time for operation in self.operations[: self.stop])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A legal set of operations to keep, and its price.
+
+    Attributes
+    ----------
+    kept
+        Indices of the operations, ascending.
+    saved_bytes, recompute_time
+        As at the top of `solvers.selection.pareto`.
+    """
+
+    kept: tuple[int, ...]
+    saved_bytes: int
+    recompute_time: int
+
+    def __post_init__(self) -> None:
+        check_quantity("a choice", "saved_bytes", self.saved_bytes)
+        check_quantity("a choice", "recompute_time", self.recompute_time)
+        if list(self.kept) != sorted(set(self.kept)):
+            raise InvalidProblem(f"a choice: kept must ascend, got {self.kept}")
+
+
+class Pareto(tuple[Choice, ...]):
+    """Choices, saved_bytes ascending and recompute_time descending.
+
+    Attributes
+    ----------
+    gap_time
+        No choice of the block, whatever its bytes, recomputes less than the best of these within
+        the same bytes by more than this. 0: this is the whole Pareto set.
+    """
+
+    gap_time: int
+
+    def __new__(cls, choices: Iterable[Choice], gap_time: int = 0) -> Pareto:
+        """As a tuple, with its gap."""
+        check_quantity("a Pareto set", "gap_time", gap_time)
+        made = super().__new__(cls, choices)
+        made.gap_time = gap_time
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """Some of many choices.
+
+    Attributes
+    ----------
+    choices
+        Those that stay, in order.
+    gap_time
+        The most that leaving out the others costs at any limit of bytes; with what the `Pareto`
+        they come from may lack already.
+    """
+
+    choices: tuple[Choice, ...]
+    gap_time: int
+
+    def __post_init__(self) -> None:
+        check_quantity("thinned choices", "gap_time", self.gap_time)
+
+
+def choice(block: Block, kept: Iterable[int]) -> Choice:
+    """The price of a set made by hand, with whatever must be kept with it.
+
+    Views and operations that are not run again are left out: keeping them is of no use.
+
+    Raises
+    ------
+    InvalidProblem
+        An index is no operation, or the set needs an operation that cannot be kept.
+    """
+    wanted = set(kept)
+    if strange := wanted - set(range(len(block.operations))):
+        raise InvalidProblem(
+            f"kept: {min(strange)} is no operation of a block of {len(block.operations)}"
+        )
+    parts = items(block)
+    chosen = closure(parts, (k for k, part in enumerate(parts) if wanted & set(part.operations)))
+    return _priced(block, (_checked(block, parts[k]) for k in chosen))
+
+
+def _checked(block: Block, part: Item) -> Item:
+    if part.bar:
+        storage, late = part.bar
+        first = part.operations[0]
+        raise InvalidProblem(
+            f"operation {first} ({block.operations[first].name!r}) cannot be kept: operation {late}"
+            f" ({block.operations[late].name!r}), which is not run again, changes storage {storage}"
+            " in place; leave it out of kept"
+        )
+    return part
+
+
+def _priced(block: Block, chosen: Iterable[Item]) -> Choice:
+    parts = list(chosen)
+    return Choice(
+        tuple(sorted(i for part in parts for i in part.operations)),
+        sum(part.bytes for part in parts),
+        block.run_again_time - sum(part.time for part in parts),
+    )
+
+
+def pareto(block: Block, most_points: int | None = None) -> Pareto:
+    """Every choice that no other beats in bytes and time, saved_bytes ascending.
+
+    The first saves 0 bytes: it keeps nothing, as a plain checkpoint does, but what is stored for
+    nothing (a number read from a tensor, an empty tensor). The last recomputes least. Of choices
+    of one price the one with fewest operations is taken, then the lexicographically first.
+
+    Parameters
+    ----------
+    block
+        The block.
+    most_points
+        Choices that may be kept at once, at least 2; None: `MOST_POINTS`. Where there are more,
+        some are left out on the way, and `Pareto.gap_time` says what that may cost.
+    """
+    from solvers.selection.knapsack import closed_sets
+
+    most = MOST_POINTS if most_points is None else most_points
+    _check_most("most_points", most)
+    sets, loss = closed_sets(items(block), len(block.operations), most)
+    whole = block.run_again_time
+    return Pareto((Choice(kept, size, whole - time) for kept, size, time in sets), loss)
+
+
+def thin(choices: Sequence[Choice], most: int) -> Thinned:
+    """At most `most` of the choices, so that the largest loss at any limit of bytes is least.
+
+    The loss at a limit is the recompute_time of the best choice within it that stays, less that of
+    the best of all. Exact: for a given loss it is best to go from each choice that stays to the
+    farthest that the loss allows, and the least loss that suffices is found by bisection.
+
+    Parameters
+    ----------
+    choices
+        As `pareto` returns them.
+    most
+        At least 2: the first and the last stay.
+
+    Raises
+    ------
+    InvalidProblem
+        There is no choice, the choices are not in order, or `most` is too small.
+    """
+    _check_most("most", most)
+    if not choices:
+        raise InvalidProblem("choices: there is none to thin; pass what pareto returns")
+    for i, (a, b) in enumerate(pairwise(choices), 1):
+        if a.saved_bytes >= b.saved_bytes or a.recompute_time <= b.recompute_time:
+            raise InvalidProblem(
+                f"choices: number {i} is out of order; saved_bytes must ascend and recompute_time "
+                "descend, as pareto returns them"
+            )
+    gained = [choices[0].recompute_time - choice.recompute_time for choice in choices]
+    low, high = 0, gained[-1]
+    while low < high:
+        middle = (low + high) // 2
+        if len(_staying(gained, middle, most)) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    already = choices.gap_time if isinstance(choices, Pareto) else 0
+    return Thinned(tuple(choices[i] for i in _staying(gained, low, most)), low + already)
+
+
+def _staying(gained: list[int], loss: int, most: int) -> list[int]:
+    """Fewest indices with no more than `loss` lost before the next; stops above `most`."""
+    last = len(gained) - 1
+    result = [0]
+    while result[-1] < last and len(result) <= most:
+        here = result[-1]
+        result.append(bisect_right(gained, gained[here] + loss, here, last))
+    return result
+
+
+def _check_most(field: str, most: int) -> None:
+    check_quantity("the choices", field, most)
+    if most < 2:
+        raise InvalidProblem(f"{field} must be at least 2, for the first and the last, got {most}")

@@ -1,0 +1,313 @@
+"""Shapes against the models that transformers builds from the same configs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.common.errors import SchedulerError
+from scheduler.memory.errors import InvalidShape
+from scheduler.memory.shape.families import FAMILIES
+from scheduler.memory.shape.shape import Shape, load_shape, shape_names
+
+KNOWN = {
+    "gpt2": 124_439_808,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3-8b": 8_030_261_248,
+    "llama-7b": 6_738_415_616,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-72b": 72_706_203_648,
+}
+LLAMA = Shape("tiny", "llama", 2, 64, 4, 2, 16, 96, 128)
+
+
+def config_of(name: str) -> dict[str, Any]:
+    file = resources.files("scheduler") / "memory" / "configs" / f"{name}.json"
+    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return record
+
+
+def build(config: dict[str, Any]) -> torch.nn.Module:
+    """The causal language model of a config, without storage."""
+    built = transformers.AutoConfig.for_model(**config)
+    # Parts of transformers carry no types.
+    causal: Any = transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        model: torch.nn.Module = causal.from_config(built)
+    return model
+
+
+def size(model: torch.nn.Module, *parts: str) -> int:
+    """Parameters whose name has one of `parts` in it; all where none is given."""
+    named = list(model.named_parameters())
+    return sum(p.numel() for name, p in named if not parts or any(part in name for part in parts))
+
+
+def test_names() -> None:
+    assert shape_names() == sorted(KNOWN)
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_shipped(name: str) -> None:
+    shape = load_shape(name)
+    assert shape.name == name
+    assert shape.parameters == KNOWN[name] == size(build(config_of(name)))
+
+
+@st.composite
+def configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
+    """A small config of a family, every field that matters drawn."""
+    kv_heads = draw(st.integers(1, 3))
+    heads = kv_heads * draw(st.integers(1, 3))
+    width = heads * 2 * draw(st.integers(1, 6))
+    size, flag = st.integers(1, 40), st.booleans()
+    common = {
+        "model_type": family,
+        "vocab_size": draw(st.integers(3, 50)),
+        "tie_word_embeddings": draw(flag),
+    }
+    if family == "gpt2":
+        return common | {
+            "n_embd": width,
+            "n_layer": draw(st.integers(1, 3)),
+            "n_head": heads,
+            "n_inner": draw(st.none() | size),
+            "n_positions": draw(size),
+            "activation_function": "gelu_new",
+        }
+    record = common | {
+        "hidden_size": width,
+        "intermediate_size": draw(size),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "num_attention_heads": heads,
+        "hidden_act": "gelu",
+        "pad_token_id": None,
+    }
+    if family == "gpt_neox":
+        return record | {"attention_bias": draw(flag), "use_parallel_residual": draw(flag)}
+    record["num_key_value_heads"] = kv_heads
+    if family in ("llama", "qwen3", "gemma", "gemma2", "qwen3_moe"):
+        record["attention_bias"] = draw(flag)
+    if family in ("qwen3", "gemma", "gemma2") or (family != "phi3" and draw(flag)):
+        record["head_dim"] = 2 * draw(st.integers(1, 9))
+    if family == "llama":
+        record["mlp_bias"] = draw(flag)
+    if family == "gemma2":
+        record["hidden_activation"] = "gelu_pytorch_tanh"
+    if family in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        experts = draw(st.integers(1, 5))
+        field = "num_local_experts" if family == "mixtral" else "num_experts"
+        record |= {field: experts, "num_experts_per_tok": draw(st.integers(1, experts))}
+    if family in ("qwen2_moe", "qwen3_moe"):
+        record["moe_intermediate_size"] = draw(size)
+    if family == "qwen2_moe":
+        record |= {"shared_expert_intermediate_size": draw(size), "qkv_bias": draw(flag)}
+    return record
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_counts_equal_the_built_model(family: str, data: st.DataObject) -> None:
+    config = data.draw(configs(family))
+    shape, model = load_shape(config), build(config)
+    assert shape.parameters == size(model)
+    assert shape.embedding_parameters == size(model, "embed_tokens", "wte", "wpe", "embed_in")
+    blocks = size(model, "layers.0.", ".h.0.")
+    assert shape.block_parameters == blocks
+    assert shape.attention_parameters == size(
+        model, "layers.0.self_attn", "layers.0.attention.", ".h.0.attn"
+    )
+    assert shape.mlp_parameters == size(model, "layers.0.mlp", ".h.0.mlp")
+    assert shape.routed_parameters == size(model, ".mlp.experts.")
+    idle = 1 - shape.experts_per_token / shape.experts if shape.experts else 0
+    expected = shape.parameters - round(shape.routed_parameters * idle)
+    assert shape.active_parameters == expected
+    # What transformers writes to config.json is read back, fields it renames included.
+    assert load_shape(json.loads(model.config.to_json_string())) == shape  # type: ignore[union-attr, operator]
+
+
+def test_factored_statistics() -> None:
+    """As many numbers as the Adafactor of transformers keeps."""
+    config = dict.fromkeys(("hidden_size", "num_attention_heads", "num_key_value_heads"), 8)
+    record = {"model_type": "qwen2", "hidden_act": "silu", "vocab_size": 20} | config
+    record |= {"num_hidden_layers": 2, "intermediate_size": 12, "pad_token_id": None}
+    model = build(record)
+    kept = sum(sum(p.shape) if p.dim() > 1 else p.numel() for p in model.parameters())
+    assert load_shape(record).factored_statistics == kept
+
+
+def test_mixtral_active_parameters() -> None:
+    # The figure of Mistral's paper (arXiv:2401.04088): 13B of 47B.
+    assert round(load_shape("mixtral-8x7b").active_parameters / 1e9) == 13
+
+
+def test_sources(tmp_path: Path) -> None:
+    shape = load_shape("llama-3-8b")
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config_of("llama-3-8b")), encoding="utf-8")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(config_of("llama-3-8b")), encoding="utf-8")
+    assert load_shape(shape) is shape
+    assert load_shape("Llama-3-8B") == shape
+    assert load_shape(config_of("llama-3-8b")) == replace(shape, name="llama")
+    for source in (folder, str(folder), folder / "config.json", str(folder / "config.json")):
+        assert load_shape(source) == replace(shape, name="my-model")
+    assert load_shape(str(other)) == replace(shape, name="other")
+
+
+def test_defaults_of_released_configs() -> None:
+    # The first Llama's config has no number of key-value heads, Llama 3's a null head_dim.
+    config = config_of("llama-7b")
+    del config["num_key_value_heads"], config["tie_word_embeddings"]
+    assert load_shape(config | {"head_dim": None}) == replace(load_shape("llama-7b"), name="llama")
+
+
+def test_numpy_sizes_become_plain() -> None:
+    shape = replace(LLAMA, layers=np.int64(2), width=64.0)  # type: ignore[arg-type]
+    assert (type(shape.layers), type(shape.width)) == (int, int)
+    assert shape == LLAMA
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"layers": 0}, "layers of shape 'tiny' must be a whole number >= 1, got 0"),
+        ({"width": -64}, "width of shape 'tiny' must be a whole number >= 1, got -64"),
+        ({"vocabulary": 1.5}, "vocabulary of shape 'tiny' must be a whole number >= 1, got 1.5"),
+        ({"positions": -1}, "positions of shape 'tiny' must be a whole number >= 0, got -1"),
+        ({"heads": True}, "heads of shape 'tiny' must be a whole number >= 1, got True"),
+        (
+            {"kv_heads": 3},
+            "kv_heads of shape 'tiny' must divide its 4 heads, got 3; choose 1, 2, 4",
+        ),
+        (
+            {"activation": "gleu"},
+            "activation of shape 'tiny' must be one of 'silu', 'gelu', 'gelu_new', 'relu', got "
+            "'gleu'; did you mean 'gelu'?",
+        ),
+        ({"norm": "batch"}, "norm of shape 'tiny' must be one of 'rms', 'layer', got 'batch'"),
+        ({"norms": 3}, "norms of shape 'tiny' must be 2 or 4, got 3"),
+        ({"gated": 1}, "gated of shape 'tiny' must be True or False, got 1"),
+        ({"dropout": 1.0}, "dropout of shape 'tiny' must be at least 0 and below 1, got 1.0"),
+        ({"name": 3}, "a shape's name must be text, got 3"),
+        ({"layers": 2_001}, "layers of shape 'tiny' must be at most 2,000, got 2001; no"),
+        ({"experts_per_token": 2}, "experts_per_token of shape 'tiny' is 2 but it has no experts"),
+        (
+            {"experts": 4, "experts_per_token": 5},
+            "experts_per_token of shape 'tiny' must be from 1 to its 4 experts, got 5",
+        ),
+    ],
+)
+def test_bad_shape(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidShape) as info:
+        replace(LLAMA, **change)
+    assert sentence in str(info.value)
+    assert isinstance(info.value, SchedulerError)
+    assert isinstance(info.value, ValueError)
+
+
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "hidden_act": "silu",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("lama-7b", "there is no shape 'lama-7b'; did you mean 'llama-7b'? (the shapes are gpt2"),
+        ("nowhere/config.json", "there is no config 'nowhere/config.json'; check the path"),
+        (7, "a shape is loaded from a name, a path or a config dictionary, got 7"),
+        ({"vocab_size": 3}, "the config has no 'model_type'; choose one of llama, mistral, qwen2"),
+        (TINY | {"model_type": "qwen4"}, "got 'qwen4'; did you mean 'qwen"),
+        (TINY | {"model_type": "bert"}, "model_type of the config must be one of 'llama', "),
+        (
+            {"model_type": "llava", "text_config": TINY, "vision_config": {}},
+            "the config is of a model with parts ('text_config'), model_type 'llava'; pass the "
+            "config of its text decoder alone",
+        ),
+        (
+            {key: value for key, value in TINY.items() if key != "hidden_size"},
+            "the config has no 'hidden_size', which the model_type 'llama' needs; add it",
+        ),
+        (TINY | {"model_type": "mistral"}, "the config has no 'num_key_value_heads', which"),
+        (TINY | {"num_hidden_layers": 0}, "num_hidden_layers of the config must be a whole number"),
+        (
+            TINY | {"num_attention_heads": 5},
+            "hidden_size of the config, 64, is not a multiple of its 5 heads",
+        ),
+        (TINY | {"num_key_value_heads": 3}, "kv_heads of shape 'llama' must divide its 4 heads"),
+        (TINY | {"hidden_act": "mish"}, "hidden_act of the config must be one of 'silu', 'swish'"),
+        (TINY | {"attention_bias": 1}, "attention_bias of the config must be True or False, got 1"),
+        (
+            config_of("gpt2") | {"embd_pdrop": 0.0},
+            "embd_pdrop of the config is 0.0: resid_pdrop is 0.1; drop at both or none",
+        ),
+        (
+            config_of("gpt2") | {"add_cross_attention": True},
+            "add_cross_attention of the config is True: only decoders without an encoder are known",
+        ),
+        (
+            TINY | {"quantization_config": {"bits": 4}},
+            "quantization_config of the config is {'bits': 4}: quantised weights are not read",
+        ),
+        (
+            TINY | {"num_local_experts": 8},
+            "num_local_experts of the config is 8: the model_type 'llama' has no experts",
+        ),
+        (TINY | {"num_experts": 4}, "num_experts of the config is 4: the model_type 'llama' has"),
+        (
+            TINY | {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
+            "decoder_sparse_step of the config is 2: only experts in every block are known",
+        ),
+        (
+            TINY | {"model_type": "qwen2_moe", "mlp_only_layers": [0]},
+            "mlp_only_layers of the config is [0]: only models whose blocks are all alike",
+        ),
+    ],
+)
+def test_bad_config(source: Any, sentence: str) -> None:
+    with pytest.raises(InvalidShape) as info:
+        load_shape(source)
+    assert sentence in str(info.value)
+    assert "\n" not in str(info.value)
+
+
+def test_what_no_size_depends_on_is_ignored() -> None:
+    more = {"bos_token_id": 1, "num_experts": 0, "quantization_config": None}
+    assert load_shape(TINY | more) == load_shape(TINY)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "line 1, column 1: this is not valid JSON: the file is empty"),
+        ("[1]", "must be one JSON object with a model_type, got [1]"),
+        ('{"model_type": "llama", "model_type": "qwen2"}', "the key 'model_type' appears twice"),
+    ],
+)
+def test_bad_file(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidShape) as info:
+        load_shape(path)
+    assert sentence in str(info.value)
+    assert "config.json" in str(info.value)

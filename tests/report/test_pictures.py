@@ -1,0 +1,417 @@
+"""The pictures: what they show is what replays say, and a person can read it."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler import CostGraph, GraphPlan, LayerCost, Plan, compare, frontier, solve
+from scheduler.common.text import format_bytes
+from scheduler.planning.certify import certified
+from scheduler.planning.graph.frontier import GraphFrontier
+from scheduler.plans.pictures import curve_picture, plan_picture, strip_picture, timeline_picture
+from scheduler.report.svg import parts as svg
+from scheduler.report.svg.curve import Curve, Mark, draw_curve
+from solvers.replay import replay
+from solvers.schedule import Checkpoint, Item, Keep, keep_all
+from solvers.solution import Solution
+from tests.planning.test_graph_api import UNET, UNET_PEAK
+from tests.report.svg_reading import (
+    SVG,
+    check_texts,
+    corners,
+    of_class,
+    parsed,
+    path_of,
+    scale,
+    text_boxes,
+)
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = CostGraph.example("densenet121")
+FRONTIER = frontier(EXAMPLE)
+WIDTHS = (880, 360)
+
+
+def plan_of(costs: CostGraph, items: tuple[Item, ...], budget: int | None = None) -> Plan:
+    """A plan that nobody solved for."""
+    chain = costs.to_chain()
+    done = replay(chain, items)
+    solution = Solution(items, done.peak_bytes, done.time, lower_bound_time=0)
+    return certified(costs, chain, solution, method="by hand", budget_bytes=budget)
+
+
+def random_costs(length: int, seed: int) -> CostGraph:
+    draw = random.Random(seed)
+    layers = [
+        {
+            "name": f"block.{i}",
+            "forward_time": draw.randint(1, 9),
+            "backward_time": draw.randint(1, 20),
+            "output_bytes": draw.randint(0, 9) * 10**6,
+            "saved_bytes": draw.randint(0, 50) * 10**6,
+            "gradient_bytes": draw.randint(0, 3) * 10**6,
+            "output_saved": draw.random() < 0.5,
+            "options": [{"name": "lean", "saved_bytes": 0, "recompute_time": 1}],
+        }
+        for i in range(length)
+    ]
+    return CostGraph(layers, 10**6, name="random")  # type: ignore[arg-type]
+
+
+def nested(first: int, last: int, depth: int = 0) -> tuple[Item, ...]:
+    if last - first < 4 or depth > 6:
+        return (Checkpoint(first, last, tuple(Keep(i) for i in range(first, last + 1))),)
+    middle = (first + last) // 2
+    body = (*nested(first, middle, depth + 1), *(Keep(i) for i in range(middle + 1, last + 1)))
+    return (Checkpoint(first, last, body),)
+
+
+NESTED = (*nested(0, 11), Keep(12, "lean"), *(Keep(i) for i in range(13, 16)))
+
+
+def plans() -> dict[str, Plan]:
+    costs = random_costs(16, 1)
+    return {
+        "solved": solve(EXAMPLE, budget="1GB", reserved="10MB"),
+        "tight": solve(EXAMPLE, budget="310MB"),
+        "roomy": solve(EXAMPLE, budget="80GB"),
+        "nested": plan_of(costs, NESTED),
+        "graph": solve(UNET, budget=3 * UNET_PEAK // 4),
+        "compute": solve(ROOT / "tests/data/graphs/res4.json", budget=10**9),
+        "one layer": plan_of(random_costs(1, 2), keep_all(1)),
+        "nothing": plan_of(
+            CostGraph(
+                (
+                    LayerCost(
+                        name="a", forward_time=0, backward_time=0, output_bytes=0, saved_bytes=0
+                    ),
+                )
+            ),
+            keep_all(1),
+        ),
+    }
+
+
+PLANS = plans()
+
+
+# --- the memory of a step ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PLANS)
+def test_a_timeline_shows_its_replay(name: str, width: int) -> None:
+    plan = PLANS[name]
+    root = parsed(timeline_picture(plan, width=width))
+    done = plan.replay()
+    (peak,) = of_class(root, "peak")
+    assert int(peak.get("data-bytes", "")) == done.peak_bytes
+    assert done.set_by.split()[1] in root.findtext(f"{SVG}desc", "")
+    said = f"peak {format_bytes(done.peak_bytes)}"
+    assert any(words.startswith(said) for words, _ in text_boxes(root))
+    budgets = [int(each.get("data-bytes", "")) for each in of_class(root, "budget")]
+    if plan.budget_bytes is not None and name not in ("roomy", "compute"):
+        assert budgets == [plan.budget_bytes - plan.reserved_bytes]
+    else:
+        assert budgets == []
+    kinds = {each.get("data-what") for each in root.iter(f"{SVG}path")}
+    assert ("again" in kinds) == any(runs > 1 for runs in plan.forwards.values())
+    check_texts(root)
+
+
+@pytest.mark.parametrize("name", ["solved", "tight", "nested", "graph"])
+def test_the_bars_of_a_timeline_stand_where_the_replay_says(name: str) -> None:
+    plan = PLANS[name]
+    root = parsed(timeline_picture(plan))
+    across, up = scale(root, "across"), scale(root, "up")
+    drawn = [path_of(root, kind) for kind in ("first", "again", "back")]
+    points = [point for path in drawn for point in corners(path)]
+    assert min(y for _, y in points) == pytest.approx(up(plan.peak_bytes), abs=0.1)
+    assert max(x for x, _ in points) == pytest.approx(across(plan.time), abs=0.1)
+    timeline = [during for _, during, _ in plan.timeline()]
+    highest = max(timeline)
+    assert highest == plan.peak_bytes
+    heights = {round(y, 1) for _, y in points}
+    # Whatever lasts long enough to be seen is drawn at its height.
+    assert len([b for b in timeline if round(up(b), 1) in heights]) > len(timeline) / 3
+
+
+def test_keeping_everything_is_drawn_for_comparison() -> None:
+    plan = PLANS["solved"]
+    root = parsed(timeline_picture(plan))
+    up, across = scale(root, "up"), scale(root, "across")
+    points = list(corners(path_of(root, "keep-all")))
+    assert min(y for _, y in points) == pytest.approx(up(plan.keep_all_peak_bytes), abs=0.1)
+    assert max(x for x, _ in points) == pytest.approx(across(plan.keep_all_time), abs=0.1)
+
+
+# --- time against memory -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_curve_has_every_method_where_it_is(width: int) -> None:
+    plan = PLANS["solved"]
+    comparison = compare(EXAMPLE, budget="1GB", reserved="10MB")
+    root = parsed(curve_picture(FRONTIER, plan, comparison, width))
+    shown = {
+        each.get("data-method"): (int(each.get("data-bytes", "")), float(each.get("data-time", "")))
+        for each in of_class(root, "method")
+    }
+    rows = {row.method: (row.peak_bytes, row.time) for row in comparison.rows if row.time}
+    assert shown == rows
+    (mark,) = of_class(root, "plan")
+    assert (int(mark.get("data-bytes", "")), float(mark.get("data-time", ""))) == (
+        plan.peak_bytes,
+        plan.time,
+    )
+    (bound,) = of_class(root, "plan-bound")
+    assert float(bound.get("data-time", "")) == plan.lower_bound_time
+    check_texts(root)
+    words = " ".join(words for words, _ in text_boxes(root))
+    assert "this plan" in words
+    assert "keep-all" in words
+    if width == WIDTHS[0]:
+        assert all(method in words for method in rows if method != "optimal")
+
+
+def test_the_curve_goes_through_every_optimal_point() -> None:
+    root = parsed(curve_picture(FRONTIER))
+    across, up = scale(root, "across"), scale(root, "up")
+    drawn = list(corners(path_of(root, "frontier")))
+    for peak, time in FRONTIER:
+        x, y = across(peak), up(time)
+        assert min(max(abs(x - a), abs(y - b)) for a, b in drawn) <= 0.26
+
+
+def test_the_bounds_of_a_sweep_hold_for_smaller_budgets() -> None:
+    sweep = frontier(UNET, points=5)
+    root = parsed(curve_picture(sweep))
+    across, up = scale(root, "across"), scale(root, "up")
+    drawn = list(corners(path_of(root, "bound")))
+    assert isinstance(sweep, GraphFrontier)
+    for plan in sweep.plans:
+        assert plan.budget_bytes is not None or plan.method == "keep-all"
+        x = across(plan.budget_bytes or plan.peak_bytes)
+        y = up(plan.lower_bound_time)
+        assert any(abs(a - x) < 0.3 and abs(b - y) < 0.3 for a, b in drawn)
+    # Between two budgets the stairs have the bound of the larger one, which is below every plan.
+    for peak, time in sweep:
+        bound = next(y for x, y in drawn if x >= across(peak) - 0.3)
+        assert bound >= up(time) - 0.3  # pixels grow downwards
+    check_texts(root)
+
+
+def test_a_thinned_frontier_claims_nothing() -> None:
+    thinned = frontier(EXAMPLE, max_points=16)
+    assert not thinned.exact
+    root = parsed(curve_picture(thinned))
+    assert "near-optimal plans" in root.findtext(f"{SVG}desc", "")
+    assert not [each for each in root.iter(f"{SVG}path") if each.get("class") == "ckpt-void"]
+
+
+# --- what happens to each layer ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PLANS)
+def test_a_strip_has_every_layer(name: str, width: int) -> None:
+    plan = PLANS[name]
+    root = parsed(strip_picture(plan, "a model", width))
+    cells = [each for each in root.iter(f"{SVG}rect") if each.get("data-layer")]
+    assert [int(each.get("data-layer", "")) for each in cells] == list(range(len(plan.layers)))
+    assert [int(each.get("data-runs", "")) for each in cells] == list(plan.forwards.values())
+    for cell, layer in zip(cells, plan.layers, strict=True):
+        assert layer in cell.findtext(f"{SVG}title", "")
+    check_texts(root)
+
+
+def test_a_strip_tells_options_and_segments() -> None:
+    plan = PLANS["nested"]
+    root = parsed(strip_picture(plan))
+    states = {
+        int(each.get("data-layer", "")): each.get("class", "")
+        for each in root.iter(f"{SVG}rect")
+        if each.get("data-layer")
+    }
+    assert states[12] == "ckpt-option"
+    assert states[15] == "ckpt-first"
+    assert states[11] == "ckpt-again"
+    assert states[0] == "ckpt-nested"
+    spans = {
+        (int(each.get("data-first", "")), int(each.get("data-last", "")), int(depth))
+        for each in root.iter(f"{SVG}rect")
+        if (depth := each.get("data-depth")) is not None
+    }
+    assert spans == {(0, 11, 0), (0, 5, 1), (0, 2, 2)}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_strip_names_options(width: int) -> None:
+    costs = random_costs(16, 1)
+    names = ("save-attention", "save-35%", "every-second-matmul", "lean")
+    layers = [
+        replace(layer, options=tuple(replace(layer.options[0], name=name) for name in names))
+        for layer in costs.layers
+    ]
+    costs = CostGraph(tuple(layers), costs.input_bytes)
+    items: tuple[Item, ...] = (
+        *(Keep(i, names[0]) for i in range(6)),
+        Checkpoint(6, 8, (Keep(6, names[1]), Keep(7), Keep(8, names[1]))),
+        *(Keep(i, names[2]) for i in range(9, 14)),
+        Keep(14, names[0]),
+        Keep(15),
+    )
+    root = parsed(strip_picture(plan_of(costs, items), width=width))
+    lines = [each.get("data-option") for each in root.iter(f"{SVG}rect")]
+    assert [line for line in lines if line] == [names[n] for n in (0, 1, 1, 2, 0)]
+    words = [words for words, _ in text_boxes(root)]
+    assert names[0] in words
+    said = root.findtext(f"{SVG}desc", "")
+    assert "By option: save-attention (7), save-35% (2), every-second-matmul (5)." in said
+    check_texts(root)
+
+
+def test_a_timeline_shows_what_options_make_again() -> None:
+    costs = random_costs(16, 1)
+    plan = plan_of(costs, tuple(Keep(i, "lean") for i in range(16)))
+    root = parsed(timeline_picture(plan))
+    across = scale(root, "across")
+    columns = re.findall(r"M([\d.]+) [^H]*H([\d.]+)", path_of(root, "again"))
+    assert len(columns) == 16
+    drawn = sum(float(right) - float(left) for left, right in columns)
+    assert drawn == pytest.approx(across(16) - across(0), abs=2)
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def every_picture() -> list[str]:
+    plan = PLANS["solved"]
+    pictures = [curve_picture(FRONTIER, plan, compare(EXAMPLE, budget="1GB"))]
+    for each in PLANS.values():
+        pictures += [timeline_picture(each), strip_picture(each)]
+    return pictures
+
+
+def test_a_picture_needs_nothing_else_and_has_two_dresses() -> None:
+    for picture in every_picture():
+        root = parsed(picture)
+        assert not re.search(r"href|url\(|<script|@import|\bon\w+=", picture)
+        assert set(re.findall(r"https?://[^\"]+", picture)) == {"http://www.w3.org/2000/svg"}
+        assert "prefers-color-scheme:dark" in picture
+        assert root.findtext(f"{SVG}title")
+        assert root.findtext(f"{SVG}desc")
+        assert root.get("role") == "img"
+        _, _, width, height = map(float, root.get("viewBox", "").split())
+        assert (width, height) == (float(root.get("width", "")), float(root.get("height", "")))
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colours", [svg._LIGHT, svg._DARK])
+def test_colours_can_be_told_apart(colours: dict[str, str]) -> None:
+    for words in ("ink", "muted", "limit"):
+        assert contrast(colours[words], colours["paper"]) >= 4.5
+    for mark in ("first", "nested", "option", "back"):
+        assert contrast(colours[mark], colours["paper"]) >= 2.5
+    # Neighbours in a timeline and in a strip, also where only lightness is seen or red is green.
+    for one, other in (("first", "again"), ("again", "back"), ("again", "nested")):
+        assert contrast(colours[one], colours[other]) >= 1.15
+        pairs = zip(seen(colours[one]), seen(colours[other]), strict=True)
+        assert sum(abs(a - b) for a, b in pairs) > 50
+
+
+def seen(colour: str) -> tuple[float, float, float]:
+    """A colour as somebody without green receptors sees it (Viénot, Brettel and Mollon 1999)."""
+    r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    mixed = 0.29275 * r + 0.70725 * g
+    return mixed, mixed, -0.02234 * r + 0.02234 * g + b
+
+
+def test_names_of_any_kind_are_drawn() -> None:
+    names = ["<b>&\"'</b>", "]]>", "层" * 40, "x" * 300, "é"]
+    layers = [
+        {"name": name, "forward_time": 1, "backward_time": 2, "output_bytes": 5, "saved_bytes": 9}
+        for name in names
+    ]
+    costs = CostGraph(layers, name="</svg><script>")  # type: ignore[arg-type]
+    plan = plan_of(costs, (Checkpoint(0, 3, tuple(map(Keep, range(4)))), Keep(4)), budget=10**6)
+    for width in WIDTHS:
+        pictures = (
+            timeline_picture(plan, width=width),
+            strip_picture(plan, costs.name, width),
+            curve_picture(frontier(costs), plan, compare(costs, budget=10**6), width),
+        )
+        for picture in pictures:
+            assert "<script" not in picture
+            check_texts(parsed(picture))
+
+
+def test_what_xml_forbids_is_replaced() -> None:
+    assert svg.escaped('\x00\x1b[31m a\nb \ud800 <&"') == "��[31m a�b � &lt;&amp;&quot;"
+
+
+def test_what_a_notebook_shows() -> None:
+    plan = PLANS["solved"]
+    assert plan._repr_svg_() == timeline_picture(plan)
+    loaded = Plan.from_json(plan.to_json())
+    assert loaded._repr_svg_() == strip_picture(loaded) == plan_picture(loaded)
+    graph = PLANS["graph"]
+    assert isinstance(graph, GraphPlan)
+    assert 'data-picture="timeline"' in graph._repr_svg_()
+    assert FRONTIER._repr_svg_() == curve_picture(FRONTIER)
+
+
+def test_a_plan_of_a_thousand_layers_is_not_large() -> None:
+    costs = random_costs(1000, 3)
+    plan = plan_of(costs, (*nested(0, 599), *(Keep(i) for i in range(600, 1000))))
+    root = parsed(timeline_picture(plan))
+    up = scale(root, "up")
+    points = [p for kind in ("first", "again", "back") for p in corners(path_of(root, kind))]
+    assert min(y for _, y in points) == pytest.approx(up(plan.peak_bytes), abs=0.1)
+    assert len(timeline_picture(plan)) < 200_000
+    strip = strip_picture(plan)
+    assert len(strip) < 400_000
+    check_texts(parsed(strip))
+
+
+def test_a_frontier_of_fifty_thousand_points_is_thinned_unseen() -> None:
+    draw = random.Random(5)
+    points, peak, time = [], 10**9, 9e6
+    for _ in range(50_000):
+        peak, time = peak + draw.randrange(1, 10**7), time - draw.uniform(0.01, 80)
+        points.append((peak, time))
+    plan = Mark("optimal", *points[20_000])
+    shown = Curve(
+        "huge", points, "optimal plans", True, (), [], plan, plan.time, time, "ms", None, 0
+    )
+    picture = draw_curve(shown)
+    assert len(picture) < 100_000
+    root = parsed(picture)
+    across, up = scale(root, "across"), scale(root, "up")
+    drawn = list(corners(path_of(root, "frontier")))
+    for peak, time in points[::500]:
+        x, y = across(peak), up(time)
+        assert min(max(abs(x - a), abs(y - b)) for a, b in drawn) <= 0.26
+
+
+def test_the_pictures_of_the_readme_are_up_to_date() -> None:
+    import runpy
+
+    drawn = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
+    folder = ROOT / "examples" / "pictures"
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == drawn
