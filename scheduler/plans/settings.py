@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
+from solvers.chain.problem import Chain
 from solvers.chain.segments import Segments, evaluate, plan_of, tables
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Items, Keep
 
 __all__ = [
     "TRACED_SELECTIVE",
@@ -120,7 +119,7 @@ def option_blocks(chain: Chain) -> tuple[int, ...]:
 def outcome_of(chain: Chain, setting: Setting) -> Outcome:
     """Replay the plan of a setting."""
     items = setting.items(chain)
-    done = replay(chain, items)
+    done = chain.replay(Items(items))
     names = [layer.name for layer in chain.layers]
     set_by = peak_text(done.peak_action, names)
     return Outcome(setting, items, done.peak_bytes, done.time, set_by)
@@ -143,7 +142,7 @@ def best(
         if setting.option is None:
             peak, ticks = evaluate(chain, t, setting.segments)
         else:
-            done = replay(chain, setting.items(chain))
+            done = chain.replay(Items(setting.items(chain)))
             peak, ticks = done.peak_bytes, done.time
         found.append((ticks, peak, n, setting))
     fitting = [each for each in found if each[1] <= room]

@@ -10,8 +10,8 @@ from typing import Any
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import did_you_mean, ordinal, shown
 from scheduler.plans.file.items import SCHEMA
-from solvers.graph.solution import PlanClass
 from solvers.problem import LIMIT
+from solvers.solution import PlanClass
 
 __all__ = ["check_record", "check_replayed", "excess", "steps_key"]
 
