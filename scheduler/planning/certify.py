@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.keeps import policies_of
 from scheduler.plans.plan import Plan
+from scheduler.plans.policies import policies_of
 from scheduler.plans.text import peak_text
 from solvers.graph.replay import GraphReplay
 from solvers.graph.solution import GraphSolution

@@ -12,11 +12,12 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.text import format_bytes
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.keeps import Keeps, check_policies, policies_of
+from scheduler.costs.keeps import Keeps
 from scheduler.costs.readers import as_costs
 from scheduler.plans.facts import Measured, PlanReplay
 from scheduler.plans.file.fields import check_record, check_replayed, excess, steps_key
 from scheduler.plans.file.items import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
+from scheduler.plans.policies import check_policies, policies_of
 from scheduler.plans.text import item_lines, peak_text, step_text, summary_lines
 from scheduler.report.table import format_percent
 from solvers import replay as replays
