@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.costs.keeps import policies_of
+from scheduler.plans.policies import policies_of
 from scheduler.costs.readers import Costs
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan

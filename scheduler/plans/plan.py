@@ -11,7 +11,7 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import format_bytes
-from scheduler.costs.keeps import policies_of
+from scheduler.plans.policies import policies_of
 from scheduler.costs.readers import Costs
 from scheduler.plans.facts import PlanFacts
 from scheduler.plans.file.fields import check_record, check_replayed, excess, steps_key

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
-from scheduler.costs.keeps import policies_of
+from scheduler.plans.policies import policies_of
 from scheduler.pytorch import Measurement, measure, profile
 from solvers.replay import replay
 from solvers.schedule import Item, keep_all, options_of
