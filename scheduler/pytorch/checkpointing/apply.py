@@ -17,7 +17,7 @@ from scheduler.costs.keeps import Keeps
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.checkpointing.recompute import Recomputation
-from scheduler.pytorch.checkpointing.segment import Block, Segment
+from scheduler.pytorch.checkpointing.segment import PlannedBlock, Segment
 from scheduler.pytorch.checkpointing.selective import check_torch
 from scheduler.pytorch.model.call import check_unwrapped, switch_off_cache
 from scheduler.pytorch.model.find import find_blocks
@@ -78,7 +78,7 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         _check_run(run, plan.policies)
         check_units(model, [name for name, _ in run])
     for item, run in zip(segments, runs, strict=True):
-        members = [Block(module, name) for name, module in run]
+        members = [PlannedBlock(module, name) for name, module in run]
         segment = Segment(item, members, plan.policies)
         for block in members:
             block.segment = segment
@@ -100,7 +100,7 @@ class Handle:
 
     plan: Plan
     _model: nn.Module = field(repr=False)
-    blocks: list[Block] = field(default_factory=list, repr=False)
+    blocks: list[PlannedBlock] = field(default_factory=list, repr=False)
     configs: list[Any] = field(default_factory=list, repr=False)
 
     def remove(self) -> None:

@@ -128,7 +128,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Step:
+class SegmentStep:
     """What happens at one block of a segment.
 
     Attributes
@@ -146,15 +146,15 @@ class Step:
     closes: int
 
 
-def steps_of(item: Item) -> list[Step]:
+def steps_of(item: Item) -> list[SegmentStep]:
     """Take a segment apart, block by block."""
     if isinstance(item, Keep):
-        return [Step((), item, 0) if item.option is None else Step((item,), item, 1)]
+        return [SegmentStep((), item, 0) if item.option is None else SegmentStep((item,), item, 1)]
     steps = [step for inner in item.body for step in steps_of(inner)]
     first, last = steps[0], steps[-1]
-    steps[0] = Step((item, *first.opens), first.keep, first.closes)
+    steps[0] = SegmentStep((item, *first.opens), first.keep, first.closes)
     last = steps[-1]
-    steps[-1] = Step(last.opens, last.keep, last.closes + 1)
+    steps[-1] = SegmentStep(last.opens, last.keep, last.closes + 1)
     return steps
 
 

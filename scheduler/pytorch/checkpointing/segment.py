@@ -23,7 +23,7 @@ from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
-class Block(Replaced):
+class PlannedBlock(Replaced):
     """The replaced forward of one block.
 
     Attributes
@@ -95,11 +95,11 @@ class Block(Replaced):
         return _outside_graphs()(self, args, kwargs)
 
 
-_uncompiled: list[Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]] = []
+_uncompiled: list[Callable[[PlannedBlock, tuple[Any, ...], dict[str, Any]], Any]] = []
 """`_run`, once there is a block: making it loads the compiler."""
 
 
-def _outside_graphs() -> Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]:
+def _outside_graphs() -> Callable[[PlannedBlock, tuple[Any, ...], dict[str, Any]], Any]:
     # Compiled together, nested checkpoints become one. So a compiled model leaves its graph here;
     # a block whose own forward is compiled enters its own.
     if not _uncompiled:
@@ -107,7 +107,7 @@ def _outside_graphs() -> Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]
     return _uncompiled[0]
 
 
-def _run(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(block: PlannedBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if block.module.__dict__.get("gradient_checkpointing") is True:
         raise UnsupportedModel(
             f"block {block.name!r} has its own gradient checkpointing on, which was switched on "
@@ -139,7 +139,7 @@ class Segment:
     `keeps` has the results that stay, by the name of the block.
     """
 
-    def __init__(self, item: Item, blocks: list[Block], keeps: Mapping[str, Keeps]) -> None:
+    def __init__(self, item: Item, blocks: list[PlannedBlock], keeps: Mapping[str, Keeps]) -> None:
         self.item = item
         self.blocks = blocks
         self._keeps = {block.name: keeps[block.name] for block in blocks if block.name in keeps}
@@ -159,7 +159,7 @@ class Segment:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_passage": Passage(self._names)}
 
-    def run(self, block: Block, call: Call) -> Any:
+    def run(self, block: PlannedBlock, call: Call) -> Any:
         """Run one block that the model calls; return its output."""
         if len(self.blocks) == 1:
             calls = Calls(self._names, [call.without_activation()])
@@ -178,7 +178,7 @@ class Segment:
             self._passage.let_go()
             raise
 
-    def _run_in_place(self, block: Block, call: Call, passage: Passage) -> Any:
+    def _run_in_place(self, block: PlannedBlock, call: Call, passage: Passage) -> Any:
         step = self._steps[passage.reached]
         passage.begin(call)
         activation, version = call.activation, call.activation._version
@@ -227,7 +227,7 @@ class Segment:
             scatter(block.module)
         return done
 
-    def _blocks_of(self, item: Item) -> list[Block]:
+    def _blocks_of(self, item: Item) -> list[PlannedBlock]:
         return self.blocks[self._number(item) : last_of(item) + 1 - first_of(self.item)]
 
     def _number(self, item: Item) -> int:
@@ -293,7 +293,7 @@ class Segment:
             )
         return split_output(block.name, call.mark(output))[0], output
 
-    def _check_unchanged(self, block: Block, activation: torch.Tensor, version: int) -> None:
+    def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
         if activation._version != version:
             raise UnsupportedModel(
                 f"block {block.name!r} changes its input in place, which a recomputation would "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import format_bytes
-from scheduler.pytorch.compile.choice import Choice, StepGraph, front, ladder, play
+from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 
 __all__ = ["Answer", "choose"]
@@ -28,7 +28,7 @@ class Answer:
         where that is proven the best.
     """
 
-    choice: Choice
+    choice: StepChoice
     proven: bool
     least_time: int
 
@@ -37,9 +37,9 @@ def choose(
     graph: StepGraph,
     budget: int,
     effort: float,
-    others: Callable[[], Iterable[Choice]] = tuple,
+    others: Callable[[], Iterable[StepChoice]] = tuple,
 ) -> Answer:
-    """Choice of least time within `budget` bytes.
+    """The choice of least time within `budget` bytes.
 
     What is not proven is the best of `ladder` and of `others`, even where the search found better:
     so that it does not depend on the budget, and a larger one never makes it slower.
@@ -89,6 +89,6 @@ def choose(
     )
 
 
-def _fitting(choices: list[Choice], budget: int) -> Choice | None:
+def _fitting(choices: list[StepChoice], budget: int) -> StepChoice | None:
     """The quickest that fits, of a `front`."""
     return next((choice for choice in reversed(choices) if choice.peak_bytes <= budget), None)

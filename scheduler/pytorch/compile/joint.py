@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.compile.choice import Operation, StepGraph
+from scheduler.pytorch.compile.choice import JointOperation, StepGraph
 from scheduler.pytorch.observe.clock import Roofline, flops, moves
 from scheduler.pytorch.observe.tracker import storage_bytes
 
@@ -103,8 +103,8 @@ class _Reader:
         nodes = list(self.graph.nodes)
         border = self._border(nodes)
         needed = self._needed(nodes)
-        early: list[tuple[Operation, Node]] = []
-        late: list[Operation] = []
+        early: list[tuple[JointOperation, Node]] = []
+        late: list[JointOperation] = []
         backward: list[Node] = []
         outputs: frozenset[int] = frozenset()
         gradients: frozenset[int] = frozenset()
@@ -183,7 +183,7 @@ class _Reader:
             frozenset(buffer for value in backward for buffer in self._buffers(value)),
         )
 
-    def _operation(self, node: Node, early: bool) -> Operation | None:
+    def _operation(self, node: Node, early: bool) -> JointOperation | None:
         reads = sorted({b for read in node.all_input_nodes for b in self._buffers(read)})
         makes: list[int] = []
         for tensor in _tensors(node):
@@ -205,7 +205,9 @@ class _Reader:
             fixed = "keep" if once(node) else None
         elif early:
             fixed = "again"
-        return Operation(node.name, self._time(node), tuple(reads), tuple(makes), fixed, forward)
+        return JointOperation(
+            node.name, self._time(node), tuple(reads), tuple(makes), fixed, forward
+        )
 
     def _buffers(self, node: Node) -> list[int]:
         keys = (_key(tensor) for tensor in _tensors(node))

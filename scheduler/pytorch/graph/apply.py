@@ -12,11 +12,11 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.graph.fx import Arguments
 from scheduler.pytorch.graph.program import Script
-from scheduler.pytorch.graph.step import Step
+from scheduler.pytorch.graph.step import PlannedStep
 from scheduler.pytorch.graph.trace import state_of
 from scheduler.pytorch.graph.traced import TracedGraph
+from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.call import Replaced, switch_off_cache
 from scheduler.pytorch.observe.layer import Source
 from solvers.graph.replay import LayerAction
@@ -146,7 +146,7 @@ class _Planned(Replaced):
             return self.original(*args, **kwargs)
         arguments = Arguments.bound(self.model, args, kwargs)
         self._check(arguments)
-        step = Step(self.script, self.graph, self.model, arguments, self.counts)
+        step = PlannedStep(self.script, self.graph, self.model, arguments, self.counts)
         last = step.forward()
         leaves = [t for t in arguments.tensors if t.requires_grad]
         leaves += [p for p in self.model.parameters() if p.requires_grad]
@@ -180,7 +180,7 @@ class _Rest(torch.autograd.Function):
     """The plan's backward part."""
 
     @staticmethod
-    def forward(ctx: Any, step: Step, *leaves: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, step: PlannedStep, *leaves: torch.Tensor) -> torch.Tensor:
         """Return a scalar for the model's output to hang on."""
         ctx.step = step
         return torch.zeros((), device=leaves[0].device)

@@ -12,12 +12,12 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
-from scheduler.pytorch.graph.fx import Arguments, cast, casting
 from scheduler.pytorch.graph.layer import Task, drop
 from scheduler.pytorch.graph.measure import see_task
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.trace import trace, walk
 from scheduler.pytorch.graph.traced import Session, TracedGraph
+from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.call import loss_of, without_cache
 from scheduler.pytorch.model.fake import faked, is_fake
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock

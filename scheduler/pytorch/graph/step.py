@@ -11,16 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.checkpointing.recompute import Recomputation
-from scheduler.pytorch.graph.fx import Arguments, cast, casting
 from scheduler.pytorch.graph.layer import Kept, back, drop, keep
 from scheduler.pytorch.graph.program import Script
 from scheduler.pytorch.graph.tensors import Gradients, Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
+from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.observe.layer import buffer_versions
 from solvers.graph.replay import LayerForward
 
 
-class Step:
+class PlannedStep:
     """One training step under a plan."""
 
     def __init__(

@@ -14,11 +14,11 @@ import torch
 from torch import fx, nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import Arguments, FxTrace, Kinds, cast, casting
 from scheduler.pytorch.graph.layer import keep
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.traced import GraphNode, Held, Program, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.classify import see_kinds
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, cast, casting
 from scheduler.pytorch.graph.tracing.leaves import record
 from scheduler.pytorch.model.call import without_cache
 from scheduler.pytorch.observe.layer import buffer_versions

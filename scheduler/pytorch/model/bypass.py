@@ -10,7 +10,7 @@ from torch import nn
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
 from scheduler.pytorch.model.call import call_model
-from scheduler.pytorch.model.calls import Block
+from scheduler.pytorch.model.calls import CalledBlock
 
 
 def call_around(model: nn.Module, inputs: Any) -> Any:
@@ -39,7 +39,7 @@ def nodes_below(start: Any, barrier: Any) -> set[Any]:
 
 @contextmanager
 def instead(
-    blocks: list[Block], run: Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]
+    blocks: list[CalledBlock], run: Callable[[CalledBlock, tuple[Any, ...], dict[str, Any]], Any]
 ) -> Iterator[None]:
     """Call `run` in the place of every block's forward."""
     own = [block.module.__dict__.get("forward") for block in blocks]

@@ -17,7 +17,7 @@ from scheduler.pytorch.model.call import Call, call_model, split_output
 
 
 @dataclass
-class Block:
+class CalledBlock:
     """A block as it was called.
 
     Attributes
@@ -44,7 +44,7 @@ class Block:
     sides: dict[int, int] = field(default_factory=dict)
 
 
-def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Block]:
+def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
     Raises
@@ -52,7 +52,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     UnsupportedModel
         A block is not called exactly once, in order, with what the block before returned.
     """
-    blocks: list[Block] = []
+    blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
     previous: list[torch.Tensor] = []
@@ -91,7 +91,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
             copy = call.activation.detach().clone()
             call = Call(*call.arguments(copy), call.place)
         last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
-        blocks.append(Block(name, module, kind, call if first else None, last, rebuild))
+        blocks.append(CalledBlock(name, module, kind, call if first else None, last, rebuild))
         previous[:] = [activation]
         earlier.append(weakref.ref(activation.untyped_storage()))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scheduler.pytorch.model.calls import Block
+from scheduler.pytorch.model.calls import CalledBlock
 
 
 def own_parameters(module: nn.Module, others: Iterable[Any] = ()) -> list[torch.Tensor]:
@@ -22,7 +22,7 @@ def own_parameters(module: nn.Module, others: Iterable[Any] = ()) -> list[torch.
     return list({id(p): p for p in [*trained, *handed]}.values())
 
 
-def used_outside(model: nn.Module, blocks: Sequence[Block]) -> list[nn.Parameter]:
+def used_outside(model: nn.Module, blocks: Sequence[CalledBlock]) -> list[nn.Parameter]:
     """Trained parameters of the blocks that are modules' outside of them, too."""
     prefixes = tuple(f"{block.name}." for block in blocks)
     named = list(model.named_parameters(remove_duplicate=False))

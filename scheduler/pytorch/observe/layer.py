@@ -95,7 +95,7 @@ Layout = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Task:
+class IsolatedLayer:
     """A layer to be run by itself.
 
     Attributes
@@ -165,7 +165,7 @@ class _Gradients:
         self.entries: list[torch.Tensor] = []
 
 
-def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
+def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]:
     """Profile one layer; also the layout of the gradient it hands on, where that is a copy.
 
     Raises
@@ -173,14 +173,14 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
     UnsupportedModel
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
-    template, module = task.template, task.module
+    template, module = layer.template, layer.module
     version, buffers = template._version, buffer_versions(module)
-    times = _times(task, gate(template.device), clock)
+    times = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = buffers == buffer_versions(module)
-    peaks, layout = see_bytes(task)
-    again_peak = _again_peak(task) if repeatable else None
+    peaks, layout = see_bytes(layer)
+    again_peak = _again_peak(layer) if repeatable else None
     forward, again, backward = times
     peaks = replace(
         peaks,
@@ -193,7 +193,7 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
     return peaks, layout
 
 
-def _again_peak(task: Task) -> int | None:
+def _again_peak(layer: IsolatedLayer) -> int | None:
     """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
     found: list[int] = []
     runs = 0
@@ -204,21 +204,21 @@ def _again_peak(task: Task) -> int | None:
             runs += 1
             tracker.reset_peak()
             try:
-                return task.run(given, sides)
+                return layer.run(given, sides)
             finally:  # torch ends it by an error
                 found.append(tracker.peak("layer"))
 
         return checkpoint(body, activation, use_reentrant=False)
 
-    task.clear()
+    layer.clear()
     box: list[Any] = []
-    tracker, door = MemoryTracker(), gate(task.template.device)
+    tracker, door = MemoryTracker(), gate(layer.template.device)
     door.grad = torch.zeros_like(door)  # as in `see_bytes`
     with tracker, tracker.tag("layer"):
-        out = replace(task, run=run).forward(door, [task.template])
+        out = replace(layer, run=run).forward(door, [layer.template])
         if not out.requires_grad:
             return 0
-        box.append(task.gradient(out))
+        box.append(layer.gradient(out))
         given = storage_bytes(box[0])
         with tracker.tag("sink"):
             scalar = Sink.apply(out, box)
@@ -227,20 +227,20 @@ def _again_peak(task: Task) -> int | None:
             scalar.backward()  # what it starts from stays to its end, in a step as here
         except CheckpointError:
             return None
-    task.clear()
+    layer.clear()
     return max(found[1] - given, 0) if runs > 1 else 0
 
 
-def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
+def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     """As `see_layer`, without the clock: every time is 0."""
-    template = task.template
+    template = layer.template
     door = gate(template.device)
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
-    task.clear()
+    layer.clear()
     tracker = MemoryTracker()
     with tracker:
         with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
-            out = task.forward(door, [template])
+            out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
@@ -249,10 +249,10 @@ def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
         with tracker.tag("input"):
             source = [template.clone()]
         with tracker.tag("layer"):
-            out = task.forward(door, source, gradients)
+            out = layer.forward(door, source, gradients)
             forward_peak = tracker.peak("layer")
             if out.requires_grad:
-                box.append(task.gradient(out))
+                box.append(layer.gradient(out))
             with tracker.tag("sink"):
                 scalar = Sink.apply(out, box)
             with_output = tracker.live("layer")
@@ -266,7 +266,7 @@ def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
             if output_saved and own:
                 saved -= output_bytes
             before = tracker.live("layer")
-            roots = _earlier_gradients(task, gradients, tracker)
+            roots = _earlier_gradients(layer, gradients, tracker)
             before = tracker.live("layer") - before
             with tracker.tag("sink"):
                 starts = [torch.ones_like(root) for root in roots]
@@ -277,7 +277,7 @@ def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
             stays = tracker.live("layer") - before
             made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
             layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
-    task.clear()
+    layer.clear()
     peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
@@ -298,13 +298,13 @@ def layout_of(gradient: torch.Tensor) -> Layout | None:
 
 
 def _earlier_gradients(
-    task: Task, gradients: _Gradients, tracker: MemoryTracker
+    layer: IsolatedLayer, gradients: _Gradients, tracker: MemoryTracker
 ) -> list[torch.Tensor]:
     """Put there what later layers have made; roots that hand it to the sides' graph."""
     roots = []
-    for tensor in task.earlier:
+    for tensor in layer.earlier:
         tensor.grad = torch.zeros_like(tensor)
-    for entry, waiting in zip(gradients.entries, task.waiting, strict=True):
+    for entry, waiting in zip(gradients.entries, layer.waiting, strict=True):
         if waiting:
             box = [torch.ones_like(entry)]
             with tracker.tag("sink"):
@@ -326,16 +326,16 @@ def buffer_versions(module: nn.Module) -> list[Any]:
     ]
 
 
-def _times(task: Task, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
+def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
     forwards, ratios, backwards = [], [], []
     for attempt in range(-1, clock.repeats):  # the first run warms up
-        task.clear()
+        layer.clear()
         with clock.running():
             start = clock.mark()
-            out = task.forward(door, [task.template])
+            out = layer.forward(door, [layer.template])
             end = clock.mark()
-            box = [task.gradient(out)]
+            box = [layer.gradient(out)]
             scalar = Sink.apply(out, box)
             del out
             begin = clock.mark()
@@ -343,7 +343,7 @@ def _times(task: Task, door: torch.Tensor, clock: Clock) -> tuple[float, float, 
                 scalar.backward()
             finish = clock.mark()
             # Where torch's recomputation stops: when the last tensor to be saved is packed.
-            marks = _saving_marks(task, door, clock)
+            marks = _saving_marks(layer, door, clock)
         if attempt >= 0 or clock.repeats == 1:
             forwards.append(clock.between(start, end))
             backwards.append(clock.between(begin, finish))
@@ -357,10 +357,10 @@ def _unpack(packed: Any) -> torch.Tensor:
     raise AssertionError("a forward that saves nothing has no backward")
 
 
-def _saving_marks(task: Task, door: torch.Tensor, clock: Clock) -> list[Any]:
+def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
     marks = [clock.mark()]
     with saved_tensors_hooks(lambda tensor: marks.append(clock.mark()), _unpack):
-        task.forward(door, [task.template])
+        layer.forward(door, [layer.template])
     marks.append(clock.mark())
     return marks

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.pytorch.checkpointing.watch import changed, is_random
+from scheduler.pytorch.checkpointing.policy import changed, is_random
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Sink, Task, gate
+from scheduler.pytorch.observe.layer import IsolatedLayer, Sink, gate
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 __all__ = ["Inside", "Operation", "look_inside"]
@@ -28,7 +28,7 @@ __all__ = ["Inside", "Operation", "look_inside"]
 _LIFT = torch.ops.aten.lift_fresh.default
 
 
-def look_inside(task: Task, clock: Clock) -> Inside:
+def look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
     """Run a layer by itself, forward and backward, and write its operations down.
 
     Raises
@@ -36,8 +36,8 @@ def look_inside(task: Task, clock: Clock) -> Inside:
     UnsupportedModel
         Its operations are not the same each time that it runs: none can be told from another.
     """
-    door = gate(task.template.device)
-    attempts = [_look(task, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
+    door = gate(layer.template.device)
+    attempts = [_look(layer, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
     first = attempts[0]
     for other in attempts[1:]:
         if [o.name for o in other.forward] != [o.name for o in first.forward]:
@@ -58,14 +58,14 @@ def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
     )
 
 
-def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
-    task.clear()
+def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
+    layer.clear()
     counted = {
         id(part.num_batches_tracked.untyped_storage())
-        for part in task.module.modules()
+        for part in layer.module.modules()
         if isinstance(part, _BatchNorm) and part.num_batches_tracked is not None
     }
-    recorder = _Recorder(clock, counted)
+    recorder = _OperationLog(clock, counted)
     saved: set[int] = set()
     stop = 0
 
@@ -78,18 +78,18 @@ def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
     box: list[Any] = []
     with clock.running():
         with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = task.forward(door, [task.template])
+            out = layer.forward(door, [layer.template])
         output = recorder.storage(out)
         forward = recorder.finish()
         if out.requires_grad:
-            box.append(task.gradient(out))
+            box.append(layer.gradient(out))
         scalar = Sink.apply(out, box)
         del out
         if scalar.requires_grad:
             with recorder:
                 scalar.backward()
     backward = recorder.finish()
-    task.clear()
+    layer.clear()
     return Inside(
         tuple(forward),
         tuple(backward),
@@ -101,7 +101,7 @@ def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
     )
 
 
-class _Recorder(TorchDispatchMode):
+class _OperationLog(TorchDispatchMode):
     """Writes down operations; storages get an index when they are first seen."""
 
     def __init__(self, clock: Clock, counted: set[int]) -> None:

@@ -24,12 +24,12 @@ from scheduler.pytorch.model.call import (
     split_output,
     without_cache,
 )
-from scheduler.pytorch.model.calls import Block, find_calls
+from scheduler.pytorch.model.calls import CalledBlock, find_calls
 from scheduler.pytorch.model.fake import faked, is_fake
 from scheduler.pytorch.model.shared import own_parameters
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.observe.layer import Layout, Peaks, Task, see_layer
-from scheduler.pytorch.profiling.options import Options, see_options
+from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, Peaks, see_layer
+from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.stem_head import Ends, see_ends
 
 
@@ -108,11 +108,11 @@ class Seen:
     """
 
     costs: CostGraph
-    blocks: list[Block]
+    blocks: list[CalledBlock]
     ends: Ends
     runs: int
     fake: bool
-    options: list[Options | None]
+    options: list[SeenOptions | None]
 
 
 def see(
@@ -200,8 +200,8 @@ def _profile(
 
 
 def _see_blocks(
-    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient, options: bool
-) -> tuple[list[tuple[Peaks, Options | None]], int]:
+    found: list[CalledBlock], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
     own = [own_parameters(block.module, calls[block.kind].others) for block in found]
@@ -211,7 +211,7 @@ def _see_blocks(
     made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
     made_sides: set[int] = set()
     layout = ends.layout
-    seen: dict[Any, tuple[Peaks, Layout | None, Options | None]] = {}
+    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
     result = []
     for i, block in reversed(list(enumerate(found))):
         needs_grad = ends.needs_grad or any(trained[:i])
@@ -220,12 +220,12 @@ def _see_blocks(
         key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
         if key not in seen:
             forward = ambient.around(block.module.forward)
-            task = _task(block, forward, calls[block.kind], waiting, own[i])
+            layer = _isolated(block, forward, calls[block.kind], waiting, own[i])
             there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
-            task = replace(task, needs_grad=needs_grad, earlier=there, layout=layout)
+            layer = replace(layer, needs_grad=needs_grad, earlier=there, layout=layout)
             try:
-                peaks, passed = see_layer(task, clock)
-                ways = see_options(block.name, task, peaks, clock) if options else None
+                peaks, passed = see_layer(layer, clock)
+                ways = see_options(block.name, layer, peaks, clock) if options else None
                 seen[key] = peaks, passed, ways
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
@@ -238,20 +238,20 @@ def _see_blocks(
     return result[::-1], len(seen)
 
 
-def _task(
-    block: Block,
+def _isolated(
+    block: CalledBlock,
     forward: Callable[..., Any],
     call: Call,
     waiting: dict[int, bool],
     trained: list[torch.Tensor],
-) -> Task:
+) -> IsolatedLayer:
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(waiting, sides, strict=True))) if sides else call
         tensor, _ = split_output(block.name, handed.run(forward, activation))
         return tensor
 
     others = call.others
-    return Task(
+    return IsolatedLayer(
         block.module,
         run,
         call.activation,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
 from scheduler.pytorch.model.call import Call, clear_gradients, loss_of
-from scheduler.pytorch.model.calls import Block
+from scheduler.pytorch.model.calls import CalledBlock
 from scheduler.pytorch.model.shared import own_parameters, used_outside
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
 from scheduler.pytorch.observe.clock import Clock
@@ -44,7 +44,7 @@ class Ends:
     trained_after
         Parameters to which what comes after the blocks gives a gradient.
     layout
-        Strides of the gradient that it hands to the last block, see `isolate.Task`.
+        Strides of the gradient that it hands to the last block, see `IsolatedLayer`.
     """
 
     before: Peaks | None
@@ -58,11 +58,11 @@ class Ends:
 
 
 def see_ends(
-    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[Block], clock: Clock
+    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
 ) -> Ends:
     """Profile what runs before and after the blocks, with the blocks themselves left out.
 
-    Also notes in each block which of its other arguments it passes a gradient to (`Block.sides`).
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`).
 
     Raises
     ------
@@ -94,7 +94,7 @@ class _Run:
         model: nn.Module,
         inputs: Any,
         loss_fn: Loss,
-        blocks: list[Block],
+        blocks: list[CalledBlock],
         clock: Clock,
         *,
         tracked: bool,
@@ -210,7 +210,7 @@ class _Run:
         layout = None if gradient is None else layout_of(gradient)
         self.turn = Turn(mark, after_peak, after_gradient, base, kept, side_gradients, layout)
 
-    def _block(self, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
         call = Call.of(block.name, args, kwargs)
         others = call.others

@@ -87,7 +87,7 @@ def measure(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         device = device_of(model, inputs)
-        step = Step(model, inputs, loss_fn, stack.enter_context(lifted(device)))
+        step = TrainingStep(model, inputs, loss_fn, stack.enter_context(lifted(device)))
         seconds = None
         if not faking:
             seconds = _seconds(step, device)
@@ -100,7 +100,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A training step up to the optimizer, from empty gradients.
 
     Attributes
@@ -132,7 +132,7 @@ class Step:
         clear_gradients(self.model, self.inputs)
 
 
-def _tracked(step: Step) -> tuple[int, int]:
+def _tracked(step: TrainingStep) -> tuple[int, int]:
     tracker = MemoryTracker()
     with tracker:
         for leaf in tree_leaves(step.inputs):
@@ -144,7 +144,7 @@ def _tracked(step: Step) -> tuple[int, int]:
     return tracker.peak_bytes, tracker.live_bytes - given
 
 
-def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
+def _allocated(step: TrainingStep, device: torch.device) -> tuple[int, int]:
     step.clear()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -156,7 +156,7 @@ def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
     return peak, torch.cuda.memory_allocated(device) - before
 
 
-def _seconds(step: Step, device: torch.device) -> float:
+def _seconds(step: TrainingStep, device: torch.device) -> float:
     best = float("inf")
     for _ in range(2):  # the first warms up
         start = time.perf_counter()

@@ -21,7 +21,7 @@ from scheduler.pytorch.model.call import without_cache
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS, unmoved
 from scheduler.pytorch.profiling.profile import device_of, untouched
-from scheduler.pytorch.verification.measure import Measurement, Step, counted, measure
+from scheduler.pytorch.verification.measure import Measurement, TrainingStep, counted, measure
 from scheduler.pytorch.verification.verdict import Verification
 
 NOISE = 10.0
@@ -124,7 +124,7 @@ class _Values:
         device = device_of(model, inputs)
         with untouched(model, inputs), unmoved(), torch.enable_grad(), without_cache(model):
             with lifted(device) as ambient, counted(model, names, seen):
-                loss = Step(model, inputs, loss_fn, ambient).run()
+                loss = TrainingStep(model, inputs, loss_fn, ambient).run()
             named = model.named_parameters()
             gradients = {n: p.grad.detach().cpu() for n, p in named if p.grad is not None}
             drawn = [_digest(torch.rand(1)), *(pickle.dumps(each.read()) for each in GENERATORS)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import fx, nn
 
-from scheduler.pytorch.graph.fx import FxTrace, Kinds
+from scheduler.pytorch.graph.tracing.fx import FxTrace, Kinds
 
 
 def put_together(found: FxTrace, kinds: Kinds, differs: set[fx.Node], model: nn.Module) -> None:

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import (
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import did_you_mean
-from scheduler.pytorch.graph.fx import Arguments, FxTrace
-from scheduler.pytorch.graph.tracing.record import Recorder
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace
+from scheduler.pytorch.graph.tracing.record import CallRecorder
 from scheduler.pytorch.model.call import Replaced
 from scheduler.pytorch.model.find import find_blocks
 
@@ -33,7 +33,7 @@ def record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None)
     names = _leaves(model, leaves)
     opened: frozenset[str] = frozenset()
     while True:
-        recorder = Recorder(model, frozenset(names), opened)
+        recorder = CallRecorder(model, frozenset(names), opened)
         try:
             found = recorder.run(arguments)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -11,8 +11,8 @@ from torch.fx.node import map_aggregate
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import casting
-from scheduler.pytorch.graph.tracing.dispatch import Watch, storage_of
+from scheduler.pytorch.graph.tracing.fx import casting
+from scheduler.pytorch.graph.tracing.reads import ReadGuard, storage_of
 
 _PLAIN: tuple[type, ...] = (
     *(bool, int, float, complex, str, bytes, type, range, slice, type(None), type(...)),
@@ -27,7 +27,7 @@ class Nodes:
     ----------
     graph
         What is recorded so far.
-    watch
+    guard
         What is told of it.
     inside
         Name of the block that is looked into now, or "".
@@ -35,7 +35,7 @@ class Nodes:
 
     def __init__(self, model: nn.Module, inputs: list[torch.Tensor]) -> None:
         self.graph = fx.Graph()
-        self.watch = Watch([*model.parameters(), *model.buffers()])
+        self.guard = ReadGuard([*model.parameters(), *model.buffers()])
         self.inside = ""
         own = [*model.named_parameters(), *model.named_buffers()]
         self._own = {id(tensor): name for name, tensor in reversed(own)}
@@ -45,7 +45,7 @@ class Nodes:
         self._of: Any = WeakTensorKeyDictionary()
         for i, tensor in enumerate(inputs):
             self.put(tensor, self.graph.placeholder(f"input_{i}"))
-        self.watch.record(inputs)
+        self.guard.record(inputs)
         self._inputs = inputs
         self._ambient = torch.is_grad_enabled(), casting(inputs)
 
@@ -62,7 +62,7 @@ class Nodes:
         if under != self._ambient:
             node.meta["under"] = under
         node.meta["inside"] = self.inside
-        self.watch.record()
+        self.guard.record()
         return node
 
     def put(self, tensor: torch.Tensor, node: fx.Node) -> None:
@@ -127,7 +127,7 @@ class Nodes:
         for name, (known, _) in self._constants.items():
             if known is tensor:
                 return name
-        if self.watch.is_made(tensor):
+        if self.guard.is_made(tensor):
             raise UnsupportedModel(
                 f"{self._kind} reads a tensor of shape {tuple(tensor.shape)} that a layer made "
                 "and did not return; return it, or name a block that contains both in leaves"

@@ -19,7 +19,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 
-__all__ = ["RandomStates", "Repetition", "Watch"]
+__all__ = ["KeepPolicy", "RandomStates", "Repetition"]
 
 _PROFILE = (
     "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
@@ -28,7 +28,7 @@ _PROFILE = (
 )
 
 
-class Watch:
+class KeepPolicy:
     """The policy of one forward of a block, called after each operation; and its context.
 
     Attributes
@@ -144,21 +144,21 @@ class RandomStates(TorchDispatchMode):
 class Repetition(TorchDispatchMode):
     """The recomputation: runs the operations of the forward, each from the state that it had."""
 
-    def __init__(self, watch: Watch, states: RandomStates | None) -> None:
+    def __init__(self, policy: KeepPolicy, states: RandomStates | None) -> None:
         super().__init__()
-        self._watch = watch
+        self._policy = policy
         self._states = states
         self._next = 0
         self._drawn = 0
 
     def __enter__(self) -> Any:
-        self._watch.check_unchanged()
+        self._policy.check_unchanged()
         return super().__enter__()
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         super().__exit__(kind, *error)
         # torch ends it by an error when all is there that was wanted.
-        if kind is None and self._next < len(self._watch.ran):
+        if kind is None and self._next < len(self._policy.ran):
             raise self._differs("ends")
 
     def __torch_dispatch__(
@@ -171,7 +171,7 @@ class Repetition(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
-        ran = self._watch.ran
+        ran = self._policy.ran
         if self._next >= len(ran) or func is not ran[self._next]:
             raise self._differs(f"runs {func}")
         self._next += 1
@@ -181,10 +181,10 @@ class Repetition(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _differs(self, what: str) -> UnsupportedModel:
-        ran = self._watch.ran
+        ran = self._policy.ran
         before = f"ran {ran[self._next]}" if self._next < len(ran) else "had ended"
         return UnsupportedModel(
-            f"block {self._watch.block!r} does something else when it is run again: {what} where "
+            f"block {self._policy.block!r} does something else when it is run again: {what} where "
             f"its forward {before}, as its {ordinal(self._next + 1)} operation; where it makes "
             "something in its first call and keeps it, call the model once under torch.no_grad() "
             "before, else solve costs without options"

@@ -58,7 +58,7 @@ class Draws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Watch(TorchDispatchMode):
+class ReadGuard(TorchDispatchMode):
     """Checks what is read, one recorded call at a time.
 
     Attributes
