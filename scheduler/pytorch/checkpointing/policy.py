@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint as of_torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
+from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
 
 __all__ = ["KeepPolicy", "RandomStates", "Repetition"]
 
@@ -48,7 +48,7 @@ class KeepPolicy:
         self._names = {name for name, _ in self._wanted}
         operations = [_operation(name) for name in self._names]
         self.keeps_random = any(o is None or is_random(o) for o in operations)
-        self._keeps_changed = any(o is None or _is_mutable(o) for o in operations)
+        self._keeps_changed = any(o is None or is_mutable(o, unknown=True) for o in operations)
         self._calls: Counter[str] = Counter()
         # Of kept storages, which live on in `_kept` and so have identities of their own.
         self._storages: set[int] = set()
@@ -74,11 +74,11 @@ class KeepPolicy:
 
     def _check_changes(self, operation: Any, kept: bool, given: Any, made: Any) -> None:
         """What is kept comes back as it is at the end: nothing run again may need it as before."""
-        written = _storages(changed(operation, *given))
+        changed = _storages(written(operation, *given))
         if kept:
-            wrong = (written - self._storages) | (written & self._read)
+            wrong = (changed - self._storages) | (changed & self._read)
         else:
-            wrong = written & self._storages
+            wrong = changed & self._storages
             if self._keeps_changed and self._storages:
                 taken = _storages(given)
                 used, results = taken & self._storages, _storages(made)
@@ -117,21 +117,14 @@ class KeepPolicy:
             )
 
 
-class RandomStates(TorchDispatchMode):
+class RandomStates(OperationMode):
     """Note the random state before each operation that draws, to put it there again."""
 
     def __init__(self) -> None:
         super().__init__()
         self._states: list[torch.Tensor] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_random(func):
             self._states.append(_generator(args, kwargs).get_rng_state())
         return func(*args, **kwargs)
@@ -141,7 +134,7 @@ class RandomStates(TorchDispatchMode):
         _generator(args, kwargs).set_rng_state(self._states[number])
 
 
-class Repetition(TorchDispatchMode):
+class Repetition(OperationMode):
     """The recomputation: runs the operations of the forward, each from the state that it had."""
 
     def __init__(self, policy: KeepPolicy, states: RandomStates | None) -> None:
@@ -161,14 +154,7 @@ class Repetition(TorchDispatchMode):
         if kind is None and self._next < len(self._policy.ran):
             raise self._differs("ends")
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         ran = self._policy.ran
@@ -191,16 +177,6 @@ class Repetition(TorchDispatchMode):
         )
 
 
-def is_random(operation: Any) -> bool:
-    """Say whether an operation draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
-
-
-def _is_mutable(operation: Any) -> bool:
-    schema = getattr(operation, "_schema", None)
-    return schema is None or bool(schema.is_mutable)
-
-
 def _operation(name: str) -> Any:
     """The operation of a name such as ``aten.mm.default``; None where torch does not know it."""
     found: Any = torch.ops
@@ -210,19 +186,6 @@ def _operation(name: str) -> Any:
     except AttributeError:
         return None
     return found
-
-
-def changed(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the arguments that an operation writes to."""
-    schema = getattr(operation, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    written = [
-        args[i] if i < len(args) else kwargs.get(argument.name)
-        for i, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return _tensors(written)
 
 
 def _storages(values: Any) -> set[int]:

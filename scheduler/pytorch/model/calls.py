@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.model.call import Call, call_model, split_output
+from scheduler.pytorch.observe.dispatch import OperationMode
 
 
 @dataclass
@@ -57,7 +57,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     calls: list[Call] = []
     previous: list[torch.Tensor] = []
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
-    trace = _Trace()
+    trace = _OperationForms()
 
     def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
@@ -134,21 +134,15 @@ def _form(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool, type(None))) else type(value)
 
 
-class _Trace(TorchDispatchMode):
+class _OperationForms(OperationMode):
     """The operations that run, with the form of what they are given and give."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Any] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         forms = tuple(_form(leaf) for leaf in tree_leaves((args, kwargs, result)))
         self.operations.append((func, forms))
         return result

@@ -13,13 +13,11 @@ import torch
 import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.pytorch.checkpointing.policy import changed, is_random
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
 from scheduler.pytorch.observe.layer import IsolatedLayer, Sink, gate
 from scheduler.pytorch.observe.tracker import storage_bytes
 
@@ -101,7 +99,7 @@ def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
     )
 
 
-class _OperationLog(TorchDispatchMode):
+class _OperationLog(OperationMode):
     """Writes down operations; storages get an index when they are first seen."""
 
     def __init__(self, clock: Clock, counted: set[int]) -> None:
@@ -116,20 +114,13 @@ class _OperationLog(TorchDispatchMode):
         # By identity; held weakly, so that memory is freed as it is without a recorder.
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         # What Python makes a tensor of is seen here first, and made anew in each run.
         reads = () if func is _LIFT else self._seen((args, kwargs))
-        written = changed(func, args, kwargs)
-        changes = self._seen([t for t in written if id(t.untyped_storage()) not in self._counted])
+        changed = tensors_of(written(func, args, kwargs))
+        changes = self._seen([t for t in changed if id(t.untyped_storage()) not in self._counted])
         before = len(self.sizes)
         start = self._clock.mark()
         result = func(*args, **kwargs)
@@ -175,5 +166,4 @@ class _OperationLog(TorchDispatchMode):
         return index
 
     def _seen(self, values: Any, *, made: bool = False) -> tuple[int, ...]:
-        tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-        return tuple(dict.fromkeys(self.storage(tensor, made=made) for tensor in tensors))
+        return tuple(dict.fromkeys(self.storage(t, made=made) for t in tensors_of(values)))

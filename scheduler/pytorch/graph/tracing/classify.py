@@ -11,7 +11,8 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
 from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
-from scheduler.pytorch.graph.tracing.reads import Draws, tensors_of
+from scheduler.pytorch.graph.tracing.reads import Draws
+from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import Source, gate
 
 

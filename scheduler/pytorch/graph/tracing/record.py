@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tracing.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
 from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
-from scheduler.pytorch.graph.tracing.reads import tensors_of
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 _OF_THE_FORM = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
