@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from scheduler.common.errors import UnsupportedModel
@@ -18,8 +16,10 @@ from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, st
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together
 from scheduler.pytorch.model.autocast import without_cast_cache
-from scheduler.pytorch.model.call import Call, Replaced, split_output
+from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
+from scheduler.pytorch.model.replace import Replaced
+from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
@@ -28,65 +28,28 @@ class PlannedBlock(Replaced):
 
     Attributes
     ----------
-    module, name
-        The block.
+    name
+        Of the block.
     segment
         What it runs in.
     calls
         How often it was called with gradients on, recomputations not counted.
+    buffers
+        What its forward must leave alone to be run again.
     """
 
     segment: Segment
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self.module = module
+        super().__init__(module)
         self.name = name
         self.calls = 0
-        self._own = module.__dict__.get("forward")
-        self.original = module.forward
-        self._buffers = [
-            part._buffers for part in module.modules() if not isinstance(part, _BatchNorm)
-        ]
+        self.buffers = Buffers(module)
         _outside_graphs()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A bound method is pickled by its name, which leads back here.
-        return {key: value for key, value in self.__dict__.items() if key != "original"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.original = self._own or MethodType(type(self.module).forward, self.module)
+        super().__setstate__(state)
         _outside_graphs()
-
-    def put(self) -> None:
-        """Take the place of the module's forward."""
-        self.module.forward = self
-
-    @property
-    def is_put(self) -> bool:
-        """Say whether it is still the module's forward."""
-        return self.module.__dict__.get("forward") is self
-
-    def take_away(self) -> None:
-        """Put the module's own forward back."""
-        if not self.is_put:
-            return
-        if self._own is None:
-            del self.module.forward
-        else:
-            self.module.forward = self._own
-
-    def buffers(self) -> list[tuple[int, int]]:
-        """Identity and version of every buffer that a forward must not change to be run again.
-
-        Batch norm's are left out: `Recomputation` sees to them.
-        """
-        return [
-            (id(buffer), buffer._version)
-            for buffers in self._buffers
-            for buffer in buffers.values()
-            if buffer is not None
-        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run as a part of the segment; without gradients, as before."""
@@ -149,12 +112,7 @@ class Segment:
         plain = isinstance(item, Checkpoint) and item.body == (Keep(item.first),)
         self._single = self._steps[0].keep if plain else None
         self._passage = Passage(self._names)
-        self._norms = [
-            module
-            for block in blocks
-            for module in block.module.modules()
-            if isinstance(module, _BatchNorm)
-        ]
+        self._norms = norms_of(block.module for block in blocks)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_passage": Passage(self._names)}
@@ -282,11 +240,11 @@ class Segment:
         """Run one block with its own arguments; the activation in its output, and the output."""
         number = self._number(item)
         block, call = self.blocks[number], calls.calls[number]
-        buffers = block.buffers()
+        versions = block.buffers.versions()
         args, kwargs = call.arguments(activation)
         gather(block.module)
         output = block.original(*args, **kwargs)
-        if buffers != block.buffers():
+        if versions != block.buffers.versions():
             raise UnsupportedModel(
                 f"block {block.name!r} changes a buffer of its own in its forward, which a "
                 "recomputation would do again; a plan must keep it (profile says so in its costs)"

@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
-from scheduler.pytorch.observe.layer import Sink, Source, gate
+from scheduler.pytorch.observe.autograd import Sink, Source, gate, saving_nothing
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,8 @@ def keep(task: Task, table: Table) -> tuple[torch.Tensor, Kept]:
 
 
 def drop(task: Task, table: Table) -> torch.Tensor:
-    """Run a layer forward and keep nothing but its output.
-
-    Gradients stay on: some kernels round differently without.
-    """
-    with torch.enable_grad(), saved_tensors_hooks(lambda tensor: None, _nothing):
+    """Run a layer forward and keep nothing but its output."""
+    with torch.enable_grad(), saving_nothing():
         return task.run(_hand_out(task, table)).detach()
 
 
@@ -195,10 +192,6 @@ def _hand_out(task: Task, table: Table) -> dict[Key, torch.Tensor]:
 
 def _is_layer(key: Key) -> bool:
     return isinstance(key, int) and key >= 0
-
-
-def _nothing(packed: Any) -> torch.Tensor:
-    raise AssertionError("a forward that saves nothing has no backward")
 
 
 @contextmanager

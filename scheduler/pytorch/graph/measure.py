@@ -9,7 +9,7 @@ import torch
 from scheduler.pytorch.graph.layer import Task, back, drop, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Peaks
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 

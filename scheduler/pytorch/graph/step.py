@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.checkpointing.recompute import Recomputation
@@ -16,7 +15,7 @@ from scheduler.pytorch.graph.program import Script
 from scheduler.pytorch.graph.tensors import Gradients, Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
-from scheduler.pytorch.observe.layer import buffer_versions
+from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.graph.replay import LayerForward
 
 
@@ -115,22 +114,20 @@ class PlannedStep:
             return
         if i not in self.random:
             states = [torch.cuda.get_rng_state(device) for device in self.devices]
-            parts = [part for module in self._modules(i) for part in module.modules()]
-            norms = [part for part in parts if isinstance(part, _BatchNorm)]
-            recomputation = Recomputation(norms)
+            recomputation = Recomputation(norms_of(self._modules(i)))
             self.random[i] = torch.get_rng_state(), states, recomputation
             with recomputation.forward():
                 yield
             return
         cpu, states, recomputation = self.random[i]
-        modules = self._modules(i)
-        buffers = [buffer_versions(module) for module in modules]
+        buffers = Buffers(*self._modules(i))
+        before = buffers.versions()
         with torch.random.fork_rng(devices=self.devices), recomputation:
             torch.set_rng_state(cpu)
             for device, state in zip(self.devices, states, strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
-        if buffers != [buffer_versions(module) for module in modules]:
+        if before != buffers.versions():
             raise UnsupportedModel(
                 f"layer {self.graph.nodes[i].name!r} changes a buffer of its own in its forward, "
                 "which a recomputation does again; a plan must keep it"

@@ -14,7 +14,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.layer import Task
 from scheduler.pytorch.graph.tensors import Key, Table
 from scheduler.pytorch.graph.tracing.fx import Arguments, run_node
-from scheduler.pytorch.observe.layer import Source
+from scheduler.pytorch.observe.autograd import Source
 from scheduler.pytorch.observe.tracker import unique_bytes
 
 Program = tuple[fx.Node, ...]

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from scheduler.pytorch.model.replace import replaced
+
 _OFF = nullcontext()
 
 
@@ -65,16 +67,11 @@ class Ambient:
     @contextmanager
     def inside(self, model: nn.Module, *, cache: bool) -> Iterator[None]:
         """Let a model's forward run under it."""
-        own = model.__dict__.get("forward")
-        if self.dtype is not None:
-            model.forward = self.around(model.forward, cache=cache)
-        try:
+        if self.dtype is None:
             yield
-        finally:
-            if own is not None:
-                model.forward = own
-            elif "forward" in model.__dict__:
-                del model.forward
+            return
+        with replaced(model, self.around(model.forward, cache=cache)):
+            yield
 
     def cached_bytes(self, blocks: Sequence[nn.Module], *, all_of_first: bool) -> int:
         """Bound what its cache holds of kept blocks to its end that autograd does not save.

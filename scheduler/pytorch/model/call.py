@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
-from scheduler.pytorch.model.find import find_blocks as find_blocks
-
-
-class Replaced:
-    """What `apply` puts in the place of a block's forward; `original` is what it replaced."""
-
-    original: Callable[..., Any]
+from scheduler.pytorch.model.replace import check_unplanned
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
     """
     if isinstance(output, torch.Tensor):
         return output, lambda tensor, others=None: tensor
-    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    tensors = tensors_of(output)
     if isinstance(output, (tuple, list)) and output and output[0] is not None and len(tensors) == 1:
         kind, rest = type(output), list(output[1:])
 
@@ -156,73 +150,6 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
     )
 
 
-@contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """A generation cache keeps every layer's keys and values, and is no use in training."""
-    changed = switch_off_cache(model)
-    try:
-        yield
-    finally:
-        for config in changed:
-            config.use_cache = True
-
-
-def switch_off_cache(model: nn.Module) -> list[Any]:
-    """Set ``use_cache = False`` in every configuration that has it on; return those changed."""
-    changed: list[Any] = []
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if getattr(config, "use_cache", False) is True:
-            assert config is not None
-            config.use_cache = False
-            changed.append(config)
-    return changed
-
-
-def clear_gradients(model: nn.Module, inputs: Any) -> None:
-    """Set the gradients of the parameters, and of inputs that have one, to None."""
-    for tensor in gradient_holders(model, inputs):
-        tensor.grad = None
-
-
-def gradient_holders(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    """Parameters, and inputs that require a gradient."""
-    given = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    return [*model.parameters(), *(t for t in given if t.is_leaf and t.requires_grad)]
-
-
-def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, a tuple of arguments, or a dict of keyword arguments."""
-    if isinstance(inputs, torch.Tensor):
-        return model(inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    if hasattr(inputs, "keys"):  # a dict, or a tokenizer's batch
-        return model(**inputs)
-    raise UnsupportedModel(
-        "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
-        f"got {type(inputs).__name__}"
-    )
-
-
-def loss_of(output: Any, loss_fn: Callable[[Any], Any] | None) -> torch.Tensor:
-    """The scalar to differentiate: ``loss_fn(output)``, or the output's own ``loss``."""
-    if loss_fn is not None:
-        loss = loss_fn(output)
-    elif isinstance(output, dict) and "loss" in output:
-        loss = output["loss"]
-    else:
-        loss = getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        raise UnsupportedModel(
-            "no loss: give loss_fn=..., or inputs (such as labels) for which the model's output "
-            "has a .loss"
-        )
-    if loss.numel() != 1:
-        raise UnsupportedModel(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
-    return loss
-
-
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
     """Raise `UnsupportedModel` where something checkpoints the blocks already."""
     for name, module in model.named_modules():
@@ -232,8 +159,4 @@ def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
                 "model.gradient_checkpointing_disable() first"
             )
     for position, name in enumerate(names, 1):
-        if isinstance(model.get_submodule(name).__dict__.get("forward"), Replaced):
-            raise UnsupportedModel(
-                f"a plan is already applied to the {ordinal(position)} block, {name!r}; "
-                "call remove() on its handle first"
-            )
+        check_unplanned(model.get_submodule(name), f"the {ordinal(position)} block, {name!r}")

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.call import Call, call_model, split_output
+from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.step import call_model
 from scheduler.pytorch.observe.dispatch import OperationMode
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 
 class Source(torch.autograd.Function):
@@ -77,3 +78,20 @@ class Join(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Pass it on to all."""
         return (grad_outputs[0],) * ctx.count
+
+
+def saving_nothing(seen: Callable[[torch.Tensor], None] | None = None) -> saved_tensors_hooks:
+    """A context in which a forward saves nothing; `seen` is shown what it would have saved.
+
+    Not `torch.no_grad`: some kernels round differently without gradients.
+    """
+
+    def pack(tensor: torch.Tensor) -> None:
+        if seen is not None:
+            seen(tensor)
+
+    return saved_tensors_hooks(pack, _unpack)
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    raise AssertionError("a forward that saves nothing has no backward")

@@ -13,83 +13,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.costs.layer import LayerCost
-from scheduler.pytorch.observe.autograd import Aside
-from scheduler.pytorch.observe.autograd import Sink as Sink
-from scheduler.pytorch.observe.autograd import Source as Source
-from scheduler.pytorch.observe.autograd import gate as gate
+from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
+from scheduler.pytorch.observe.buffers import Buffers
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Bytes seen while a layer ran by itself; times in ms.
-
-    `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
-    recomputation, beside the gradient that its backward is given: that begins when the backward
-    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
-    """
-
-    input_bytes: int
-    output_bytes: int
-    saved_bytes: int
-    input_saved: bool
-    output_saved: bool
-    forward_peak: int
-    drop_peak: int | None
-    backward_peak: int
-    gradient_bytes: int
-    forward_time: float = 0.0
-    recompute_time: float = 0.0
-    backward_time: float = 0.0
-    repeatable: bool = True
-    again_peak: int = 0
-
-    @property
-    def spare_bytes(self) -> int:
-        """Bytes by which the backward's peak is above every forward's, with the same layers below.
-
-        A plan holds for the layers below at least as much during the backward as during the first
-        forward, so this much more may be live in the first forward without setting the peak.
-        """
-        forward = max(self.forward_peak, self.drop_peak or 0)
-        return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
-
-    def with_more_in_forward(self, size: int) -> Peaks:
-        """Return the same with `size` bytes more live in every forward, and then let go."""
-        drop = None if self.drop_peak is None else self.drop_peak + size
-        return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
-
-    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
-        """Express the peaks as the cost model does, as transients above what it counts."""
-        x, w = self.output_bytes, self.saved_bytes
-        held = w + x * (2 if self.output_saved else 1)
-        made = self.input_bytes + self.gradient_bytes
-        above = self.backward_peak - held - made
-        transient, overlap = max(above, 0), max(-above, 0)
-        return LayerCost(
-            name,
-            forward_time=self.forward_time,
-            backward_time=self.backward_time,
-            recompute_time=min(self.recompute_time, self.forward_time),
-            output_bytes=x,
-            saved_bytes=w,
-            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
-            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
-            backward_transient_bytes=transient,
-            backward_overlap_bytes=min(overlap, held, made),
-            gradient_bytes=self.gradient_bytes,
-            input_saved=self.input_saved,
-            output_saved=self.output_saved,
-            recomputable=recomputable and self.repeatable,
-        )
-
 
 Layout = tuple[int, ...]
 
@@ -173,12 +104,13 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     UnsupportedModel
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
-    template, module = layer.template, layer.module
-    version, buffers = template._version, buffer_versions(module)
+    template = layer.template
+    version, buffers = template._version, Buffers(layer.module)
+    before = buffers.versions()
     times = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
-    repeatable = buffers == buffer_versions(module)
+    repeatable = before == buffers.versions()
     peaks, layout = see_bytes(layer)
     again_peak = _again_peak(layer) if repeatable else None
     forward, again, backward = times
@@ -239,7 +171,7 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     layer.clear()
     tracker = MemoryTracker()
     with tracker:
-        with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
+        with tracker.tag("drop"), saving_nothing():
             out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
@@ -313,19 +245,6 @@ def _earlier_gradients(
     return roots
 
 
-def buffer_versions(module: nn.Module) -> list[Any]:
-    """Identity and version of every buffer that a forward must not change to be run again.
-
-    Batch norm's are left out: `apply` sees to them.
-    """
-    return [
-        (id(buffer), buffer._version)
-        for part in module.modules()
-        if not isinstance(part, _BatchNorm)
-        for buffer in part.buffers(recurse=False)
-    ]
-
-
 def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
     forwards, ratios, backwards = [], [], []
@@ -353,14 +272,10 @@ def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[floa
     return time, time * min(median(ratios), 1.0), median(backwards)
 
 
-def _unpack(packed: Any) -> torch.Tensor:
-    raise AssertionError("a forward that saves nothing has no backward")
-
-
 def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
     marks = [clock.mark()]
-    with saved_tensors_hooks(lambda tensor: marks.append(clock.mark()), _unpack):
+    with saving_nothing(lambda tensor: marks.append(clock.mark())):
         layer.forward(door, [layer.template])
     marks.append(clock.mark())
     return marks

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.inside import Inside, Operation
+from scheduler.pytorch.observe.autograd import Sink, gate
+from scheduler.pytorch.observe.buffers import norms_of
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
-from scheduler.pytorch.observe.layer import IsolatedLayer, Sink, gate
+from scheduler.pytorch.observe.layer import IsolatedLayer
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 __all__ = ["Inside", "Operation", "look_inside"]
@@ -59,9 +60,9 @@ def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
 def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
     layer.clear()
     counted = {
-        id(part.num_batches_tracked.untyped_storage())
-        for part in layer.module.modules()
-        if isinstance(part, _BatchNorm) and part.num_batches_tracked is not None
+        id(norm.num_batches_tracked.untyped_storage())
+        for norm in norms_of([layer.module])
+        if norm.num_batches_tracked is not None
     }
     recorder = _OperationLog(clock, counted)
     saved: set[int] = set()

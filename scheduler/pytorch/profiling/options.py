@@ -14,7 +14,8 @@ from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.pareto import Wanted, option_cost, wanted
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, check_torch
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import IsolatedLayer, Peaks, see_bytes
+from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.operations import look_inside
 
 __all__ = ["SeenOptions", "see_options"]

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import (
-    Call,
-    check_unwrapped,
-    find_blocks,
-    gradient_holders,
-    split_output,
-    without_cache,
-)
+from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls
-from scheduler.pytorch.model.fake import faked, is_fake
+from scheduler.pytorch.model.fake import is_fake
+from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.shared import own_parameters
+from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, Peaks, see_layer
+from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.stem_head import Ends, see_ends
 
@@ -131,18 +125,12 @@ def see(
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with ExitStack() as stack:
-        if faking:
-            model, inputs = stack.enter_context(faked(model, inputs))
-            clock: Clock = RooflineClock(machine)
-        else:
-            clock = Clock(device_of(model, inputs))
-        stack.enter_context(untouched(model, inputs))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(without_cache(model))
-        ambient = stack.enter_context(lifted(device_of(model, inputs)))
-        loss_fn = None if loss_fn is None else ambient.around(loss_fn)
-        return _profile(model, inputs, loss_fn, names, clock, ambient, options)
+    with prepared(model, inputs, fake=faking) as (model, inputs):
+        device = device_of(model, inputs)
+        clock = RooflineClock(machine) if faking else Clock(device)
+        with lifted(device) as ambient:
+            loss_fn = None if loss_fn is None else ambient.around(loss_fn)
+            return _profile(model, inputs, loss_fn, names, clock, ambient, options)
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -263,26 +251,3 @@ def _isolated(
 
 def _free(name: str, model: nn.Module) -> str:
     return f"({name})" if name in dict(model.named_modules()) else name
-
-
-def device_of(model: nn.Module, inputs: Any) -> torch.device:
-    """Device of the model, or of its inputs if it has no parameters."""
-    tensors = [*model.parameters(), *(t for t in tree_leaves(inputs) if torch.is_tensor(t))]
-    return next((t.device for t in tensors), torch.device("cpu"))
-
-
-@contextmanager
-def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Put back gradients, buffers and the random state."""
-    gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            for tensor, gradient in gradients:
-                tensor.grad = gradient

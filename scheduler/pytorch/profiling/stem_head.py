@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
-from scheduler.pytorch.model.call import Call, clear_gradients, loss_of
+from scheduler.pytorch.model.call import Call
 from scheduler.pytorch.model.calls import CalledBlock
 from scheduler.pytorch.model.shared import own_parameters, used_outside
+from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Layout, Peaks, layout_of
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.layer import Layout, layout_of
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 from scheduler.pytorch.profiling.marks import Forward, Link, Side, Start, Turn
 
@@ -243,8 +245,7 @@ class _Run:
 
     def _is_given(self, activation: torch.Tensor) -> bool:
         storage = activation.untyped_storage()
-        given = [leaf for leaf in tree_leaves(self.inputs) if isinstance(leaf, torch.Tensor)]
-        return any(leaf.untyped_storage() is storage for leaf in given)
+        return any(tensor.untyped_storage() is storage for tensor in tensors_of(self.inputs))
 
     def _aside(self, others: Sequence[Any]) -> dict[int, int]:
         """Take note of a block's other arguments; the places of those that take a gradient."""

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tracing.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
 from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
+from scheduler.pytorch.observe.autograd import saving_nothing
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 _OF_THE_FORM = frozenset(
@@ -73,8 +73,7 @@ class CallRecorder(TorchFunctionMode):
             **tree_unflatten(leaves, arguments.spec),
         }
         call = inspect.BoundArguments(signature, OrderedDict(named))
-        saving = saved_tensors_hooks(lambda tensor: None, _unneeded)
-        with saving, self._patched(), self._nodes.guard, self:
+        with saving_nothing(), self._patched(), self._nodes.guard, self:
             output = self.model.forward(*call.args[1:], **call.kwargs)
         self._check_chance()
         found, spec = tree_flatten(output)
@@ -298,7 +297,3 @@ def _changes(name: str) -> bool:
 
 def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-def _unneeded(packed: Any) -> torch.Tensor:
-    raise AssertionError("nothing runs backward while a model is traced")
