@@ -15,6 +15,7 @@ from scheduler.pytorch.graph.program import Script
 from scheduler.pytorch.graph.tensors import Gradients, Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
+from scheduler.pytorch.model.rng import GENERATORS, torch_generators
 from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.graph.replay import LayerForward
 
@@ -41,9 +42,9 @@ class PlannedStep:
         names = [n for n, p in model.named_parameters() if p.requires_grad]
         self.leaves: list[Key] = [*wanted, *names]
         tensors = [*arguments.tensors, *model.parameters()]
-        self.devices = sorted({t.get_device() for t in tensors if t.is_cuda})
+        self.generators = [*GENERATORS, *torch_generators({t.device for t in tensors})]
         self.casting = casting(arguments.tensors)
-        self.random: dict[int, tuple[torch.Tensor, list[torch.Tensor], Recomputation]] = {}
+        self.repetitions: dict[int, Recomputation] = {}
 
     def forward(self) -> torch.Tensor:
         """Run the forward part; return the last output."""
@@ -112,20 +113,16 @@ class PlannedStep:
         if i not in self.script.again:
             yield
             return
-        if i not in self.random:
-            states = [torch.cuda.get_rng_state(device) for device in self.devices]
-            recomputation = Recomputation(norms_of(self._modules(i)))
-            self.random[i] = torch.get_rng_state(), states, recomputation
-            with recomputation.forward():
+        modules = self._modules(i)
+        if i not in self.repetitions:
+            repetition = Recomputation(norms_of(modules), generators=self.generators)
+            self.repetitions[i] = repetition
+            with repetition.forward():
                 yield
             return
-        cpu, states, recomputation = self.random[i]
-        buffers = Buffers(*self._modules(i))
+        buffers = Buffers(*modules)
         before = buffers.versions()
-        with torch.random.fork_rng(devices=self.devices), recomputation:
-            torch.set_rng_state(cpu)
-            for device, state in zip(self.devices, states, strict=True):
-                torch.cuda.set_rng_state(state, device)
+        with self.repetitions[i]:
             yield
         if before != buffers.versions():
             raise UnsupportedModel(

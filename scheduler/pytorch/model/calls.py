@@ -1,9 +1,14 @@
-"""Run a model and note how each of its blocks is called."""
+"""Run a model and note how each of its blocks is called, and what parameters blocks share.
+
+Parameters that several parts of a model share have one gradient, which the first one makes: first
+in the order of the backward. A part that is run by itself must find there what others have made
+before it.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,6 +121,33 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     if len(blocks) < len(names):
         raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
     return blocks
+
+
+def own_parameters(module: nn.Module, others: Iterable[Any] = ()) -> list[torch.Tensor]:
+    """Parameters to which a block gives a gradient: its module's, and those among `others`."""
+    handed = [t for t in others if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad]
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return list({id(p): p for p in [*trained, *handed]}.values())
+
+
+def used_outside(model: nn.Module, blocks: Sequence[CalledBlock]) -> list[nn.Parameter]:
+    """Trained parameters of the blocks that are modules' outside of them, too."""
+    prefixes = tuple(f"{block.name}." for block in blocks)
+    named = list(model.named_parameters(remove_duplicate=False))
+    outside = {id(p) for name, p in named if not name.startswith(prefixes)}
+    inside = {id(p): p for name, p in named if name.startswith(prefixes) and p.requires_grad}
+    return [p for key, p in inside.items() if key in outside]
+
+
+def shared_names(model: nn.Module) -> list[tuple[str, str]]:
+    """Pairs of names of one parameter: the first, and each other."""
+    first: dict[int, str] = {}
+    pairs = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            pairs.append((first[id(parameter)], name))
+        first.setdefault(id(parameter), name)
+    return pairs
 
 
 def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,17 @@ class Clock:
     def running(self) -> Iterator[None]:
         """Run inside it what is to be timed."""
         yield
+
+    def repeated(self, run: Callable[[], Result]) -> list[Result]:
+        """What `run` gives each time that it counts."""
+        results = []
+        for attempt in range(-1, self.repeats):
+            with self.running():
+                result = run()
+            # The first run warms up; by a roofline nothing gets warm.
+            if attempt >= 0 or self.repeats == 1:
+                results.append(result)
+        return results
 
 
 class RooflineClock(Clock):

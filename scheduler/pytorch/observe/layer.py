@@ -247,29 +247,28 @@ def _earlier_gradients(
 
 def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
-    forwards, ratios, backwards = [], [], []
-    for attempt in range(-1, clock.repeats):  # the first run warms up
+
+    def run() -> tuple[float, float, float]:
         layer.clear()
-        with clock.running():
-            start = clock.mark()
-            out = layer.forward(door, [layer.template])
-            end = clock.mark()
-            box = [layer.gradient(out)]
-            scalar = Sink.apply(out, box)
-            del out
-            begin = clock.mark()
-            if scalar.requires_grad:
-                scalar.backward()
-            finish = clock.mark()
-            # Where torch's recomputation stops: when the last tensor to be saved is packed.
-            marks = _saving_marks(layer, door, clock)
-        if attempt >= 0 or clock.repeats == 1:
-            forwards.append(clock.between(start, end))
-            backwards.append(clock.between(begin, finish))
-            whole = clock.between(marks[0], marks[-1])
-            ratios.append(clock.between(marks[0], marks[-2]) / whole if whole else 0.0)
+        start = clock.mark()
+        out = layer.forward(door, [layer.template])
+        end = clock.mark()
+        box = [layer.gradient(out)]
+        scalar = Sink.apply(out, box)
+        del out
+        begin = clock.mark()
+        if scalar.requires_grad:
+            scalar.backward()
+        finish = clock.mark()
+        # Where torch's recomputation stops: when the last tensor to be saved is packed.
+        marks = _saving_marks(layer, door, clock)
+        whole = clock.between(marks[0], marks[-1])
+        share = clock.between(marks[0], marks[-2]) / whole if whole else 0.0
+        return clock.between(start, end), share, clock.between(begin, finish)
+
+    forwards, shares, backwards = zip(*clock.repeated(run), strict=True)
     time = median(forwards)
-    return time, time * min(median(ratios), 1.0), median(backwards)
+    return time, time * min(median(shares), 1.0), median(backwards)
 
 
 def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:

@@ -15,10 +15,9 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
-from scheduler.pytorch.model.calls import CalledBlock, find_calls
+from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.shared import own_parameters
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer

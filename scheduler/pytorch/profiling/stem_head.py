@@ -15,8 +15,7 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
 from scheduler.pytorch.model.call import Call
-from scheduler.pytorch.model.calls import CalledBlock
-from scheduler.pytorch.model.shared import own_parameters, used_outside
+from scheduler.pytorch.model.calls import CalledBlock, own_parameters, used_outside
 from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
 from scheduler.pytorch.observe.clock import Clock
@@ -72,14 +71,12 @@ def see_ends(
         What runs after the blocks reads more than the last block's output, or the loss has no
         gradient.
     """
-    runs = []
-    for attempt in range(-1, clock.repeats):  # the first run warms up
-        with clock.running():
-            run = _Run(model, inputs, loss_fn, blocks, clock, tracked=False)
-        if attempt >= 0 or clock.repeats == 1:
-            runs.append(run)
-    times = [median(run.times[i] for run in runs) for i in range(4)]
-    return _Run(model, inputs, loss_fn, blocks, clock, tracked=True).ends(times)
+
+    def step(tracked: bool) -> _Run:
+        return _Run(model, inputs, loss_fn, blocks, clock, tracked=tracked)
+
+    timed = clock.repeated(lambda: step(tracked=False).times)
+    return step(tracked=True).ends([median(times) for times in zip(*timed, strict=True)])
 
 
 class _Run:
@@ -298,35 +295,33 @@ class _Run:
             recompute_time=times[1],
             backward_time=times[2],
         )
-        if self._given and not self.sides:
-            # Nothing is computed before the blocks, but the model may have made masks and such.
-            local = start.live_bytes - forward.before_kept
-            held += forward.before_kept
-            return Ends(
-                None, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
-            )
         # An activation that is an input is held by the caller, and not of what is made here.
         made = 0 if self._given else start.output_bytes
         kept = forward.before_output_kept and not self._given
         saved = forward.before_kept - (made if kept else 0)
-        output_saved = kept or self._output_handed
         local = start.live_bytes - made - saved
-        if self.link.output_held and not output_saved:
-            local += made
-        before = Peaks(
-            input_bytes=held,
-            output_bytes=start.output_bytes,
-            saved_bytes=saved,
-            input_saved=True,
-            output_saved=output_saved,
-            forward_peak=start.forward_peak - side,
-            drop_peak=None,
-            backward_peak=self.before_backward_peak,
-            gradient_bytes=max(self.before_gradient, 0),
-            forward_time=times[0],
-            recompute_time=times[0],
-            backward_time=times[3],
-        )
+        before = None
+        if self._given and not self.sides:
+            # Nothing is computed before the blocks, but the model may have made masks and such.
+            held += saved
+        else:
+            output_saved = kept or self._output_handed
+            if self.link.output_held and not output_saved:
+                local += made
+            before = Peaks(
+                input_bytes=held,
+                output_bytes=start.output_bytes,
+                saved_bytes=saved,
+                input_saved=True,
+                output_saved=output_saved,
+                forward_peak=start.forward_peak - side,
+                drop_peak=None,
+                backward_peak=self.before_backward_peak,
+                gradient_bytes=max(self.before_gradient, 0),
+                forward_time=times[0],
+                recompute_time=times[0],
+                backward_time=times[3],
+            )
         return Ends(
             before, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
         )
