@@ -1,4 +1,4 @@
-"""Make a model train as a plan says, by replacing the forward of its blocks."""
+"""A model that trains as a plan says, by replacing the forward of its blocks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Handle(RemovableHandle):
     _model: nn.Module = field(repr=False)
 
     def report(self) -> Coverage:
-        """Say for each layer what the plan wants and what the model does at this moment.
+        """For each layer what the plan wants and what the model does at this moment.
 
         Print it, or look a layer's plan up in it; ``report().ok`` when the two are the same.
         """
@@ -165,7 +165,7 @@ def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keep
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Say whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
+    """Whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
     return (
         hasattr(module.forward, "_torchdynamo_orig_callable")
         or getattr(module, "_compiled_call_impl", None) is not None

@@ -50,7 +50,7 @@ class Coverage(Mapping[str, str]):
 
     @property
     def ok(self) -> bool:
-        """Say whether every layer does what is planned."""
+        """Whether every layer does what is planned."""
         return self.planned == self.found
 
     def __getitem__(self, layer: str) -> str:
@@ -80,7 +80,7 @@ def _describe(item: Item, layers: Sequence[str]) -> str:
 
 
 def _obstacle(planned: str, module: nn.Module | None, block: PlannedBlock | None) -> str | None:
-    """Say what keeps a layer from doing what is planned."""
+    """What keeps a layer from doing what is planned."""
     if module is None:  # an end of the chain, which no module stands for
         return None
     if getattr(module, "gradient_checkpointing", False) is True:

@@ -56,7 +56,7 @@ def frame(
     *,
     early: bool,
 ) -> saved_tensors_hooks:
-    """Make a checkpoint that starts at `activation`; return its hooks, to be put around blocks.
+    """The hooks of a new checkpoint that starts at `activation`, to be put around blocks.
 
     What is saved under the hooks is dropped, and comes back by running `body` on the activation,
     in the context `again`; see `stopping` for `early`.
@@ -72,6 +72,7 @@ def frame(
             settings = (True, lambda: (nullcontext(), again), "default", False, *keywords.values())
             steps = _GENERATOR(body, *settings, activation)
             next(steps)
+        # torch hands its frame to nobody: between its two halves it is a local of the generator.
         made = steps.gi_frame.f_locals.get("new_frame")
         next(steps, None)
         if made is not None:
@@ -229,6 +230,7 @@ class Passage:
         if self.reached == 0:
             self.let_go()
         else:
+            # Weakly, or the two would hold each other, and all that is open, in a cycle.
             self._between = _Between(result, weakref.proxy(self))
 
 
@@ -254,7 +256,7 @@ class _Between:
         ]
 
     def is_handed(self, activation: torch.Tensor) -> bool:
-        """Say whether it is the block's result, unchanged; a view of all of it is the same.
+        """Whether it is the block's result, unchanged; a view of all of it is the same.
 
         Backward hooks on a block, and fully_shard, hand on such views.
         """

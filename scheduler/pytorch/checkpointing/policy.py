@@ -57,7 +57,7 @@ class KeepPolicy:
         self._versions: list[int] = []
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Say whether an operation's result is kept."""
+        """Whether an operation's result is kept."""
         self.ran.append(operation)
         name = str(operation)
         kept = False

@@ -43,7 +43,7 @@ class Recomputation:
         self._counted: list[int] = []
 
     def forward(self) -> _Forward:
-        """Return a context for the forward itself."""
+        """A context for the forward itself."""
         return _Forward(self)
 
     def forward_is_over(self) -> None:

@@ -118,7 +118,7 @@ class Segment:
         return {**self.__dict__, "_passage": Passage(self._names)}
 
     def run(self, block: PlannedBlock, call: Call) -> Any:
-        """Run one block that the model calls; return its output."""
+        """Run one block that the model calls; its output."""
         if len(self.blocks) == 1:
             calls = Calls(self._names, [call.without_activation()])
             return self._checkpoint(self.item, call.activation, calls, keeping=True)[1]
@@ -201,6 +201,7 @@ class Segment:
             result: tuple[torch.Tensor, Any] = checkpoint(
                 self._body(item, calls, ran=False),
                 activation,
+                # Only this variant nests, and stops where the last tensor is saved.
                 use_reentrant=False,
                 preserve_rng_state=True,
                 context_fn=lambda: self._contexts(item, calls, keeping),
@@ -260,7 +261,7 @@ class Segment:
 
 
 def _stops_early(item: Item) -> bool:
-    """Say whether a recomputation may end where torch ends it: at the last tensor saved of its own.
+    """Whether a recomputation may end where torch ends it: at the last tensor saved of its own.
 
     A block kept under an option saves its own: where it ends a body it must still run to the end.
     """

@@ -98,7 +98,7 @@ def compile_budget(
     runtime: Callable[[Node], float] | None = None,
     effort: float = 2.0,
 ) -> CompileBudget:
-    """Bound the peak of what `torch.compile` compiles.
+    """A bound on the peak of what `torch.compile` compiles.
 
     Either as a backend, which also holds for every later recompilation::
 
@@ -204,7 +204,7 @@ class CompileBudget:
         self._open.pop().__exit__(*error)
 
     def backend(self, name: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-        """Return a backend that compiles within the budget, each time it is asked.
+        """A backend that compiles within the budget, each time it is asked.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class CompileBudget:
     def _plan(
         self, graph: Graph, info: Any, torch_choice: Callable[..., list[Node]]
     ) -> tuple[list[Node], list[Node]]:
-        """Choose for a joint graph: nodes whose outputs are kept, and nodes the backward runs."""
+        """The choice for a joint graph: nodes whose outputs are kept, and those run again."""
         from scheduler.pytorch.compile.answer import choose
 
         joint = read_joint(graph, info, self._cost, self._outputs_held)

@@ -71,7 +71,7 @@ class Joint:
 def read_joint(
     graph: Graph, info: Any, cost: Roofline | Callable[[Node], float], outputs_held: bool
 ) -> Joint:
-    """Read what `torch._functorch.partitioners` passes to a knapsack solver.
+    """What `torch._functorch.partitioners` passes to a knapsack solver.
 
     Parameters
     ----------
@@ -237,6 +237,7 @@ def _value(value: Any) -> Any:
 
 
 def _key(tensor: torch.Tensor) -> int:
+    # Views of one storage have one address, also where it is fake.
     key: int = tensor.untyped_storage()._cdata
     return key
 
@@ -256,7 +257,7 @@ def _bytes(tensor: torch.Tensor, node: Node) -> int:
 
 
 def once(node: Node) -> bool:
-    """Say whether running the operation twice would not give the same result, or is torch's ban."""
+    """Whether running the operation twice would not give the same result, or is torch's ban."""
     if _recompute_tag(node) is False:
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or is_mutable(node.target):
@@ -267,7 +268,7 @@ def once(node: Node) -> bool:
 
 
 def _draws_nothing(node: Node) -> bool:
-    """Say whether an operation that can drop out is told to drop nothing: attention, mostly."""
+    """Whether an operation that can drop out is told to drop nothing: attention, mostly."""
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     for at, argument in enumerate(arguments):
         if argument.name == "dropout_p":

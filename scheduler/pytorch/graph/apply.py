@@ -1,4 +1,4 @@
-"""Make a model train as a plan of a graph says."""
+"""A model that trains as a plan of a graph says."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ class PlannedModel(Replaced):
         last = step.forward()
         leaves = [t for t in arguments.tensors if t.requires_grad]
         leaves += [p for p in self.module.parameters() if p.requires_grad]
+        # Autograd hands gradients on to what a function was given: so parameters keep their hooks,
+        # and DistributedDataParallel sees each of them.
         token = _Rest.apply(step, *leaves)
         result = step.session.result(Source.apply(token, [last], step.receive), token)
         step.session.end_forward()
@@ -139,13 +141,14 @@ class _Rest(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: PlannedStep, *leaves: torch.Tensor) -> torch.Tensor:
-        """Return a scalar for the model's output to hang on."""
+        """A scalar for the model's output to hang on."""
         ctx.step = step
         return torch.zeros((), device=leaves[0].device)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Run what is left of the plan."""
+        # Autograd runs a backward with gradients on only under create_graph=True.
         if torch.is_grad_enabled():
             raise UnsupportedModel(
                 "a plan's backward cannot be differentiated again (create_graph=True); remove the "

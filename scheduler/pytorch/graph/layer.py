@@ -54,6 +54,7 @@ class _Place:
     """A saved tensor: itself, or where it lies in a tensor of the table."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        # As it is, an output that is saved would hold its own graph, which holds it: a cycle.
         self.tensor: torch.Tensor | None = tensor.detach()
         self.key: Key = 0
         self.geometry: tuple[Any, ...] = ()
@@ -73,7 +74,7 @@ class _Place:
         return True
 
     def look_up(self, table: Table) -> torch.Tensor:
-        """Return the saved tensor."""
+        """The saved tensor."""
         if self.tensor is not None:
             return self.tensor
         base = table.get(self.key)
@@ -167,6 +168,7 @@ def back(kept: Kept, output: Key, gradients: Gradients, table: Table) -> None:
             del earlier
             roots.append(target.root)
     with _without_hooks(kept.parameters.values()):
+        # By edges: tensors would have to be alive to be differentiated for.
         found = list(torch.autograd.grad(roots, [t.edge for t in kept.targets], allow_unused=True))
     for target in reversed(kept.targets):
         new = found.pop()

@@ -47,7 +47,7 @@ class PlannedStep:
         self.repetitions: dict[int, Recomputation] = {}
 
     def forward(self) -> torch.Tensor:
-        """Run the forward part; return the last output."""
+        """Run the forward part; the last output."""
         last = self.script.turn - 1
         for step in range(last):
             self._forward(step)
@@ -61,7 +61,7 @@ class PlannedStep:
         self.gradients.receive(len(self.graph) - 1, gradient)
 
     def backward(self) -> list[torch.Tensor | None]:
-        """Run the rest; return the gradients of the leaves."""
+        """Run the rest; the gradients of the leaves."""
         if self.done:
             raise UnsupportedModel(
                 "a second backward through one forward: a plan frees what it saves as it goes, so "

@@ -20,7 +20,7 @@ _OFF = nullcontext()
 
 
 def without_cast_cache(device: str) -> Any:
-    """Return a context in which autocast, if it is on, does not keep the weights it casts."""
+    """A context in which autocast, if it is on, does not keep the weights it casts."""
     if not torch.is_autocast_cache_enabled() or not _is_on(device):
         return _OFF
     return _cache_switched_off()
@@ -50,7 +50,7 @@ class Ambient:
         self._cache = torch.is_autocast_cache_enabled()
 
     def around(self, function: Callable[..., Any], *, cache: bool = False) -> Callable[..., Any]:
-        """Return the function, run under it; with `cache` where it keeps casts to its end."""
+        """The function, run under it; with `cache` where it keeps casts to its end."""
         if self.dtype is None:
             return function
         cache = cache and self._cache
@@ -74,7 +74,7 @@ class Ambient:
             yield
 
     def cached_bytes(self, blocks: Sequence[nn.Module], *, all_of_first: bool) -> int:
-        """Bound what its cache holds of kept blocks to its end that autograd does not save.
+        """At most this much its cache holds of kept blocks to its end that autograd does not save.
 
         Biases; and what multiplies an input without gradient, which only the first block has.
         """
@@ -92,7 +92,7 @@ class Ambient:
 
 @contextmanager
 def lifted(device: torch.device) -> Iterator[Ambient]:
-    """Switch autocast off inside, as it should be around a backward; give what was on."""
+    """Inside, autocast is off, as it should be around a backward; gives what was on."""
     ambient = Ambient(device)
     with ExitStack() as stack:
         if ambient.dtype is not None:

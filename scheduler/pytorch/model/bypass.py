@@ -28,7 +28,7 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
 
 
 def nodes_below(start: Any, barrier: Any) -> set[Any]:
-    """Return the nodes of the autograd graph below `start`, without `barrier` and what is below."""
+    """The nodes of the autograd graph below `start`, without `barrier` and what is below."""
     todo, seen = [start], {barrier, None}
     while todo:
         node = todo.pop()

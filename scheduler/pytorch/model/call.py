@@ -1,4 +1,4 @@
-"""Handle the calls of blocks: which argument is the activation, which is not."""
+"""The calls of blocks: which argument is the activation, which is not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Call:
         return _pack(type(output), [output[0], *rest])
 
     def arguments(self, activation: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with something else as the activation."""
+        """The arguments with something else as the activation."""
         if isinstance(self.place, int):
             args = (*self.args[: self.place], activation, *self.args[self.place + 1 :])
             return args, self.kwargs
@@ -84,7 +84,7 @@ class Call:
         return tree_leaves(self._rest())
 
     def with_others(self, instead: Mapping[int, Any]) -> Call:
-        """Return the same call with something else at places among `others`."""
+        """The same call with something else at places among `others`."""
         leaves, form = tree_flatten(self._rest())
         rest = tree_unflatten([instead.get(i, leaf) for i, leaf in enumerate(leaves)], form)
         activation = self.activation
@@ -97,7 +97,7 @@ class Call:
         return rest
 
     def without_activation(self) -> Call:
-        """Return the same call without its activation, so that holding it holds nothing large."""
+        """The same call without its activation, so that holding it holds nothing large."""
         return Call(*self.arguments(None), self.place)
 
 
@@ -112,7 +112,7 @@ class PassedOn:
         self._tensor = weakref.ref(tensor)
 
     def among(self, others: Sequence[Any] | None) -> Any:
-        """Return the argument: of the call with these `others`, or the one that was given."""
+        """The argument: of the call with these `others`, or the one that was given."""
         return self._tensor() if others is None else others[self.place]
 
 

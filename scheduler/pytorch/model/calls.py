@@ -102,6 +102,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         earlier.append(weakref.ref(activation.untyped_storage()))
 
     hooks = []
+    # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
         module = model.get_submodule(name)
         hooks.append(

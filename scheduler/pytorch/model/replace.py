@@ -30,6 +30,7 @@ class Replaced:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        # Where the forward is not the class's (compiled, say) it lies in the module itself.
         self._own = module.__dict__.get("forward")
         self.original = module.forward
 

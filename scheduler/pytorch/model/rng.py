@@ -28,23 +28,23 @@ class Generator:
         self._place: object = None
 
     def state(self) -> Any:
-        """Return the state: the same object where the generator has not moved."""
+        """The state: the same object where the generator has not moved."""
         place = self.place()
         if place is None or place != self._place:
             self._state, self._place = self.read(), place
         return self._state
 
     def moved_from(self, state: Any) -> bool:
-        """Say whether the state is another than `state`."""
+        """Whether the state is another than `state`."""
         now = self.state()
         return now is not state and not self.equal(now, state)
 
     def place(self) -> object:
-        """Return something that is another for every state; None where nothing cheap is."""
+        """Something that is another for every state; None where nothing cheap is."""
         raise NotImplementedError
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         raise NotImplementedError
 
     def put(self, state: Any) -> None:
@@ -52,7 +52,7 @@ class Generator:
         raise NotImplementedError
 
     def equal(self, one: Any, other: Any) -> bool:
-        """Compare two states."""
+        """Whether two states are the same."""
         return bool(one == other)
 
 
@@ -80,11 +80,11 @@ class PythonGenerator(Generator):
         return expected in found and position.to_bytes(4, sys.byteorder) in found
 
     def place(self) -> object:
-        """Return what is in memory, and the normal number that waits to be handed out."""
+        """What is in memory, and the normal number that waits to be handed out."""
         return (self._memory.raw, self._object.gauss_next) if self._known else None
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         return random.getstate()
 
     def put(self, state: Any) -> None:
@@ -107,13 +107,13 @@ class NumpyGenerator(Generator):
         self._memory = _memory(0, 0)
 
     def moved_from(self, state: Any) -> bool:
-        """Say whether the state is another than `state`."""
+        """Whether the state is another than `state`."""
         moved = super().moved_from(state)
         self._drawn = self._drawn or moved
         return moved
 
     def place(self) -> object:
-        """Return what is in memory of the global generator."""
+        """What is in memory of the global generator."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return "no numpy"
@@ -129,7 +129,7 @@ class NumpyGenerator(Generator):
         return self._memory.raw
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         numpy = sys.modules.get("numpy")
         return None if numpy is None else numpy.random.get_state(legacy=False)
 
@@ -140,7 +140,7 @@ class NumpyGenerator(Generator):
             self._place = None
 
     def equal(self, one: Any, other: Any) -> bool:
-        """Compare two states."""
+        """Whether two states are the same."""
         return pickle.dumps(one) == pickle.dumps(other)  # arrays in dicts
 
 

@@ -26,6 +26,7 @@ def prepared(
         if fake:
             model, inputs = stack.enter_context(faked(model, inputs))
         stack.enter_context(untouched(model, inputs))
+        # Whoever calls may be under `torch.no_grad`.
         stack.enter_context(torch.enable_grad())
         stack.enter_context(without_cache(model))
         yield model, inputs
@@ -43,11 +44,13 @@ def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
     gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
+    # Left to itself it would save the state of every GPU of the machine.
     with torch.random.fork_rng(devices=list(devices)):
         try:
             yield
         finally:
             with torch.no_grad():
+                # In place: the model must have the very tensors that it had.
                 for buffer, before in buffers:
                     buffer.copy_(before)
             for tensor, gradient in gradients:
@@ -66,7 +69,7 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 
 def switch_off_cache(model: nn.Module) -> list[Any]:
-    """Set ``use_cache = False`` in every configuration that has it on; return those changed."""
+    """Set ``use_cache = False`` in every configuration that has it on; those changed."""
     changed: list[Any] = []
     for module in model.modules():
         config = getattr(module, "config", None)

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class Source(torch.autograd.Function):
-    """Make a tensor the input of a graph, and see its gradient go by.
+    """A tensor made the input of a graph, whose gradient is seen to go by.
 
     ``Source.apply(gate, [tensor], seen)``: the gate is any scalar that requires grad. ``seen`` is
     called with the gradient, which goes no further; the gate's own graph, if it has one, is run
@@ -22,8 +22,9 @@ class Source(torch.autograd.Function):
     def forward(
         ctx: Any, gate: torch.Tensor, box: list[Any], seen: Callable[[torch.Tensor], Any]
     ) -> torch.Tensor:
-        """Return the tensor in the box."""
+        """The tensor in the box."""
         ctx.seen = seen
+        # Not the gate itself: what a context refers to lives until the backward.
         ctx.device = gate.device
         tensor: torch.Tensor = box.pop()
         return tensor.detach()
@@ -32,6 +33,7 @@ class Source(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Show the gradient."""
         ctx.seen(grad_outputs[0])
+        # Without a gradient for the gate autograd would not go on into its graph.
         return torch.ones((), device=ctx.device), None, None
 
 
@@ -46,11 +48,12 @@ class Aside(Source):
 
 
 class Sink(torch.autograd.Function):
-    """Make a scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
+    """A scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, box: list[Any]) -> torch.Tensor:
-        """Return a scalar; hold on to nothing."""
+        """A scalar; nothing is held."""
+        # Not `save_for_backward`: the gradient is put in later, and leaves when it is taken out.
         ctx.box = box
         return torch.zeros((), device=tensor.device)
 
@@ -61,16 +64,16 @@ class Sink(torch.autograd.Function):
 
 
 def gate(device: torch.device) -> torch.Tensor:
-    """Return a leaf that requires grad, to open a graph with."""
+    """A leaf that requires grad, to open a graph with."""
     return torch.zeros((), device=device, requires_grad=True)
 
 
 class Join(torch.autograd.Function):
-    """Make one scalar of several; its backward goes on into each."""
+    """One scalar made of several; its backward goes on into each."""
 
     @staticmethod
     def forward(ctx: Any, *scalars: torch.Tensor) -> torch.Tensor:
-        """Return a scalar."""
+        """The scalar."""
         ctx.count = len(scalars)
         return torch.zeros((), device=scalars[0].device)
 

@@ -73,9 +73,10 @@ class Clock:
         self._cuda = device.type == "cuda"
 
     def mark(self) -> Any:
-        """Return a point in time on the device."""
+        """A point in time on the device."""
         if not self._cuda:
             return time.perf_counter()
+        # The host's clock would time the launch of the kernels, not the kernels.
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -113,7 +114,7 @@ class RooflineClock(Clock):
         self._mode = _RooflineMode(roofline)
 
     def mark(self) -> Any:
-        """Return the seconds so far."""
+        """The seconds so far."""
         return self._mode.seconds
 
     def between(self, start: Any, end: Any) -> float:

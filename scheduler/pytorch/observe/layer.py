@@ -67,7 +67,7 @@ class IsolatedLayer:
             tensor.grad = None
 
     def gradient(self, output: torch.Tensor) -> torch.Tensor:
-        """Make a gradient for the layer's output, laid out as the next layer lays it out."""
+        """A gradient for the layer's output, laid out as the next layer lays it out."""
         if self.layout is None:
             return torch.ones_like(output)
         made = torch.empty_strided(
@@ -179,6 +179,7 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
+            # A copy that nobody else holds: it is live afterwards only if the layer saves it.
             source = [template.clone()]
         with tracker.tag("layer"):
             out = layer.forward(door, source, gradients)

@@ -42,12 +42,12 @@ class Peaks:
         return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
 
     def with_more_in_forward(self, size: int) -> Peaks:
-        """Return the same with `size` bytes more live in every forward, and then let go."""
+        """The same with `size` bytes more live in every forward, and then let go."""
         drop = None if self.drop_peak is None else self.drop_peak + size
         return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
 
     def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
-        """Express the peaks as the cost model does, as transients above what it counts."""
+        """The peaks as the cost model says them, as transients above what it counts."""
         x, w = self.output_bytes, self.saved_bytes
         held = w + x * (2 if self.output_saved else 1)
         made = self.input_bytes + self.gradient_bytes

@@ -79,11 +79,12 @@ class MemoryTracker(OperationMode):
     def count(self, tensor: torch.Tensor) -> None:
         """Count a tensor that was made outside, such as a model's input."""
         self.disown(tensor)
+        # Or `_remember` would take it for one that it has seen.
         self._known.pop(id(tensor.untyped_storage()), None)
         self._remember(tensor, storage_bytes(tensor))
 
     def disown(self, tensor: torch.Tensor) -> int:
-        """Stop counting a tensor; return the bytes it was counted with."""
+        """Stop counting a tensor; the bytes it was counted with."""
         storage = tensor.untyped_storage()
         known = self._known.get(id(storage))
         if known is None or known[0]() is not storage:
@@ -94,6 +95,8 @@ class MemoryTracker(OperationMode):
         return size
 
     def _remember(self, tensor: torch.Tensor, size: int) -> None:
+        # torch keeps the Python object of a storage for as long as the storage lives, so that it
+        # tells one from another; its id is given out again afterwards.
         storage = tensor.untyped_storage()
         key = id(storage)
         known = self._known.get(key)

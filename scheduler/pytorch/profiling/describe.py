@@ -76,7 +76,7 @@ def describe(
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
 ) -> Description:
-    """Profile a model and say what was found, what was folded, what was left out and why.
+    """A model's profile, and what was found, what was folded, what was left out and why.
 
     Parameters
     ----------

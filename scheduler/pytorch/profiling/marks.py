@@ -26,7 +26,7 @@ class Side:
         self.scalar = Sink.apply(tensor, self.box)
 
     def let_go(self) -> int:
-        """Put a gradient into the box, in place of the tensor; return its bytes."""
+        """Put a gradient into the box, in place of the tensor; its bytes."""
         assert self.tensor is not None
         self.box.append(torch.ones_like(self.tensor))
         self.tensor = None

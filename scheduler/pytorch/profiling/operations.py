@@ -72,6 +72,7 @@ def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
         nonlocal stop
         saved.add(recorder.storage(tensor))
         stop = len(recorder.operations)
+        # As it is, an output that is saved would hold its own graph, which holds it: a cycle.
         return tensor.detach()
 
     box: list[Any] = []

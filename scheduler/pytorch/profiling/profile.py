@@ -119,7 +119,7 @@ def see(
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
 ) -> Seen:
-    """Do the work of `profile`, whose parameters these are."""
+    """What `profile`, whose parameters these are, sees on its way to the costs."""
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake

@@ -162,7 +162,7 @@ class _Run:
 
     @property
     def _upstream(self) -> bool:
-        """Say whether a gradient goes from the blocks into what comes before them."""
+        """Whether a gradient goes from the blocks into what comes before them."""
         return self.start.needs_grad or bool(self.sides)
 
     def _check(self, loss: torch.Tensor) -> None:
@@ -227,6 +227,7 @@ class _Run:
         output_held = self.start.storage() is not None
         self._tags.close()
         with tracker.tag("link"):
+            # A copy, so that nothing but the head can keep it alive.
             link = block.output.clone()
         trained = any(own_parameters(b.module) for b in self.blocks)
         if self._upstream or trained:

@@ -104,7 +104,7 @@ class TrainingStep:
     ambient: Ambient
 
     def run(self) -> torch.Tensor:
-        """Forward and backward; return the loss, without its graph."""
+        """Forward and backward; the loss, without its graph."""
         self.clear()
         torch.clear_autocast_cache()  # a step under autocast makes its own
         loss: torch.Tensor = self.ambient.around(self._loss, cache=True)()
@@ -132,6 +132,7 @@ def _tracked(step: TrainingStep) -> tuple[int, int]:
 
 def _allocated(step: TrainingStep, device: torch.device) -> tuple[int, int]:
     step.clear()
+    # What is still running would count in the peak.
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -235,7 +235,7 @@ def _state_parts(values: _Values, mine: _Values, buffers: list[str]) -> str:
 
 
 def _digest(value: Any) -> bytes:
-    """Tell whether tensors are the same bit by bit, without keeping them."""
+    """A digest by which tensors are the same bit by bit, without keeping them."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors_of(value):
         plain = tensor.detach().cpu().contiguous().reshape(-1)

@@ -158,7 +158,7 @@ class _Run:
         raise changed_in_place(_said(node))
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
-        """Say whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        """Whether the gradient of `node`, as it is, becomes that of the layer before it."""
         if node.op == "call_module" or len(before.users) != 1 or self.held_since:
             return False
         gradient = torch.ones_like(result)
@@ -220,6 +220,7 @@ def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
 def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     if not requires_grad:
         return tensor.detach()
+    # Cut off from what made it, or autograd would keep every layer so far.
     made: torch.Tensor = Source.apply(gate(tensor.device), [tensor], None)
     return made
 

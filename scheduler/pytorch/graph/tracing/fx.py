@@ -65,7 +65,7 @@ Casting = tuple[tuple[str, torch.dtype, bool], ...]
 
 
 def casting(tensors: Iterable[torch.Tensor]) -> Casting:
-    """Say what autocast does now, on the CPU and where these tensors are."""
+    """What autocast does now, on the CPU and where these tensors are."""
     kinds = sorted({"cpu", *(tensor.device.type for tensor in tensors)})
     return tuple(
         (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
@@ -200,7 +200,7 @@ class Applied:
 
 
 def changed_in_place(said: str) -> UnsupportedModel:
-    """Refuse a change in place that a recomputation could not read again."""
+    """The refusal of a change in place that a recomputation could not read again."""
     return UnsupportedModel(
         f"{said} changes in place what others read, or what was made further up, which a "
         "recomputation could not read again; use the version that does not (inplace=False), or "
@@ -256,7 +256,7 @@ def _check(node: fx.Node, result: Any) -> None:
 
 
 def attribute(model: nn.Module, name: str) -> Any:
-    """Return a parameter, buffer or module by its dotted name."""
+    """A parameter, buffer or module by its dotted name."""
     value: Any = model
     for part in name.split("."):
         value = getattr(value, part)

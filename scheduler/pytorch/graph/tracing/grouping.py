@@ -43,7 +43,7 @@ def put_together(found: FxTrace, kinds: Kinds, differs: set[fx.Node], model: nn.
 
 
 def views_of(base: fx.Node, kinds: Kinds, among: set[fx.Node] | None = None) -> list[fx.Node]:
-    """Return the views of a node, and their views."""
+    """The views of a node, and their views."""
     found: list[fx.Node] = []
     todo = [base]
     while todo:

@@ -42,6 +42,7 @@ class Nodes:
         self._kind = type(model).__name__
         self._attributes: dict[str, fx.Node] = {}
         self._constants: dict[str, tuple[torch.Tensor, int]] = {}  # with its version then
+        # By identity: an ordinary dict would compare tensors, element by element.
         self._of: Any = WeakTensorKeyDictionary()
         for i, tensor in enumerate(inputs):
             self.put(tensor, self.graph.placeholder(f"input_{i}"))
@@ -50,7 +51,7 @@ class Nodes:
         self._ambient = torch.is_grad_enabled(), casting(inputs)
 
     def make(self, target: Any, args: Any, kwargs: Any) -> fx.Node:
-        """Make a node for the latest call, of a function or of a module by its name."""
+        """A node for the latest call, of a function or of a module by its name."""
         args, kwargs = self.map(tuple(args)), self.map(dict(kwargs))
         if isinstance(target, str):
             node = self.graph.call_module(target, args, kwargs)
@@ -70,16 +71,16 @@ class Nodes:
         self._of[tensor] = node, tensor.requires_grad
 
     def get(self, tensor: torch.Tensor) -> fx.Node | None:
-        """Return the node that stands for a tensor that was recorded."""
+        """The node that stands for a tensor that was recorded."""
         found: fx.Node | None = self._of.get(tensor, (None, False))[0]
         return found
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor is a parameter, a buffer, an input or made of such."""
+        """Whether a tensor is a parameter, a buffer, an input or made of such."""
         return id(tensor) in self._own or tensor in self._of
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
-        """Say whether changing a tensor would be seen outside the recording."""
+        """Whether changing a tensor would be seen outside the recording."""
         node = self.get(tensor)
         given = id(tensor) in self._own or (node is not None and node.op == "placeholder")
         mine = storage_of(tensor)

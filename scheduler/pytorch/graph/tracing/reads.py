@@ -23,7 +23,7 @@ Storage = int
 
 
 def storage_of(tensor: torch.Tensor) -> Storage | None:
-    """Return where a tensor lies; None for one without a storage of its own."""
+    """Where a tensor lies; None for one without a storage of its own."""
     with torch._C.DisableTorchFunction():  # nobody is to record this
         try:
             return int(tensor.untyped_storage()._cdata)
@@ -90,7 +90,7 @@ class ReadGuard(OperationMode):
                 self._made[where] = _reference(tensor)
 
     def is_made(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor lies in what a recorded call made."""
+        """Whether a tensor lies in what a recorded call made."""
         where = storage_of(tensor)
         return where is not None and self._live(where)
 

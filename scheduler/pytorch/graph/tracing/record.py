@@ -271,6 +271,7 @@ class CallRecorder(TorchFunctionMode):
     def _patched(self) -> Iterator[None]:
         """See calls of modules, and of autograd functions, which no mode of torch sees."""
         function = torch.autograd.Function
+        # From the class's dict: as an attribute it would be bound to `Function`, and put back so.
         call, apply = nn.Module.__call__, function.__dict__["apply"]
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -291,7 +292,7 @@ class CallRecorder(TorchFunctionMode):
 
 
 def _changes(name: str) -> bool:
-    """Say whether a function changes its first argument, by its name."""
+    """Whether a function changes its first argument, by its name."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
