@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import format_bytes
-from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
+from scheduler.pytorch.compile.choice import Answer, StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 
-__all__ = ["Answer", "choose"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was chosen, and what is known of it.
-
-    Attributes
-    ----------
-    choice
-        It fits the budget.
-    proven
-        No choice within the budget runs less again.
-    least_time
-        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
-        where that is proven the best.
-    """
-
-    choice: StepChoice
-    proven: bool
-    least_time: int
+__all__ = ["choose"]
 
 
 def choose(

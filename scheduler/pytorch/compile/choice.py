@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-__all__ = ["JointOperation", "StepChoice", "StepGraph", "front", "ladder", "play"]
+__all__ = ["Answer", "JointOperation", "StepChoice", "StepGraph", "front", "ladder", "play"]
 
 _WIDTH = 24  # operations that one step of the descent tries
 _WORK = 2_000_000  # operations that all of its plays run
@@ -126,6 +126,26 @@ class StepChoice:
     peak_bytes: int
     again_time: int
     set_by: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was chosen, and what is known of it.
+
+    Attributes
+    ----------
+    choice
+        It fits the budget.
+    proven
+        No choice within the budget runs less again.
+    least_time
+        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
+        where that is proven the best.
+    """
+
+    choice: StepChoice
+    proven: bool
+    least_time: int
 
 
 def play(graph: StepGraph, keep: Iterable[int]) -> StepChoice:

@@ -22,8 +22,9 @@ from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
+from scheduler.pytorch.profiling.marks import Ends
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
-from scheduler.pytorch.profiling.stem_head import Ends, see_ends
+from scheduler.pytorch.profiling.stem_head import see_ends
 
 
 def profile(

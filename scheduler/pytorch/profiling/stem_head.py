@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -20,42 +19,12 @@ from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.observe.layer import Layout, layout_of
+from scheduler.pytorch.observe.layer import layout_of
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.marks import Forward, Link, Side, Start, Turn
+from scheduler.pytorch.profiling.marks import Ends, Forward, Link, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
-
-
-@dataclass(frozen=True)
-class Ends:
-    """What a model does before its blocks (None: nothing) and after them.
-
-    Attributes
-    ----------
-    held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
-        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
-    local_bytes
-        What the model's own code still refers to while the blocks run forward for the first time,
-        and lets go before the backward.
-    needs_grad
-        Does the first block's input require a gradient?
-    trained_after
-        Parameters to which what comes after the blocks gives a gradient.
-    layout
-        Strides of the gradient that it hands to the last block, see `IsolatedLayer`.
-    """
-
-    before: Peaks | None
-    after: Peaks
-    held_bytes: int
-    side_bytes: int
-    local_bytes: int
-    needs_grad: bool
-    trained_after: list[torch.Tensor]
-    layout: Layout | None
 
 
 def see_ends(
