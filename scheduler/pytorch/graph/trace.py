@@ -21,6 +21,7 @@ from scheduler.pytorch.graph.tracing.classify import see_kinds
 from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, cast, casting
 from scheduler.pytorch.graph.tracing.leaves import record
 from scheduler.pytorch.model.step import prepared
+from scheduler.pytorch.observe.autograd import nodes_below
 from scheduler.pytorch.observe.buffers import Buffers
 
 
@@ -216,7 +217,7 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
     before = buffers.versions()
     output, kept = keep(task, session.table)
     session.put(i, output)
-    edges = _edges(kept.root.grad_fn)
+    edges = nodes_below(kept.root.grad_fn)
     names = {id(p): name for name, p in model.named_parameters()}
     counts: dict[Key, int] = {}
     goals = {target.edge.node: target.key for target in kept.targets}
@@ -245,20 +246,6 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
         output_saved=kept.output_read,
         recomputable=buffers.versions() == before,
     )
-
-
-def _edges(root: Any) -> list[Any]:
-    """The node at the end of each edge of an autograd graph."""
-    todo, seen, ends = [root], {root}, []
-    while todo:
-        for following, _ in todo.pop().next_functions:
-            if following is None:
-                continue
-            ends.append(following)
-            if following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return ends
 
 
 def _is_gate(variable: torch.Tensor, kept: Any) -> bool:

@@ -27,17 +27,6 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
         ) from error
 
 
-def nodes_below(start: Any, barrier: Any) -> set[Any]:
-    """The nodes of the autograd graph below `start`, without `barrier` and what is below."""
-    todo, seen = [start], {barrier, None}
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(following for following, _ in node.next_functions)
-    return seen - {barrier, None}
-
-
 @contextmanager
 def instead(
     blocks: list[CalledBlock], run: Callable[[CalledBlock, tuple[Any, ...], dict[str, Any]], Any]

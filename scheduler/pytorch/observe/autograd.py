@@ -83,6 +83,25 @@ class Join(torch.autograd.Function):
         return (grad_outputs[0],) * ctx.count
 
 
+def nodes_below(root: Any, barrier: Any = None) -> list[Any]:
+    """`root`, and for each edge of the autograd graph below it the node at its end.
+
+    Without `barrier`, and without what is only below that.
+    """
+    found: list[Any] = []
+    opened: set[Any] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if node is None or node is barrier:
+            continue
+        found.append(node)
+        if node not in opened:
+            opened.add(node)
+            todo.extend(following for following, _ in node.next_functions)
+    return found
+
+
 def saving_nothing(seen: Callable[[torch.Tensor], None] | None = None) -> saved_tensors_hooks:
     """A context in which a forward saves nothing; `seen` is shown what it would have saved.
 

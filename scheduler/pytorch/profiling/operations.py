@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import WeakIdKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.inside import Inside, Operation
@@ -113,8 +113,8 @@ class _OperationLog(OperationMode):
         # Counters of batches: a recomputation leaves them alone.
         self._counted = counted
         self._calls: Counter[str] = Counter()
-        # By identity; held weakly, so that memory is freed as it is without a recorder.
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # Held weakly, so that memory is freed as it is without a recorder.
+        self._known: Any = WeakIdKeyDictionary()
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
@@ -157,14 +157,13 @@ class _OperationLog(OperationMode):
     def storage(self, tensor: torch.Tensor, *, made: bool = False) -> int:
         """Index of a tensor's storage."""
         storage = tensor.untyped_storage()
-        known = self._known.get(id(storage))
-        if known is not None and known[0]() is storage:
-            return known[1]
+        if (known := self._known.get(storage)) is not None:
+            return int(known)
         index = len(self.sizes)
         self.sizes.append(storage_bytes(tensor))
         if not made:
             self.given.add(index)
-        self._known[id(storage)] = (weakref.ref(storage), index)
+        self._known[storage] = index
         return index
 
     def _seen(self, values: Any, *, made: bool = False) -> tuple[int, ...]:

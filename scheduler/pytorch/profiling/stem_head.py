@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
+from scheduler.pytorch.model.bypass import call_around, instead
 from scheduler.pytorch.model.call import Call
 from scheduler.pytorch.model.calls import CalledBlock, own_parameters, used_outside
 from scheduler.pytorch.model.step import clear_gradients, loss_of
-from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
+from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, nodes_below
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import layout_of
@@ -137,7 +137,7 @@ class _Run:
     def _check(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
-        nodes = nodes_below(loss.grad_fn, self.link.node)
+        nodes = set(nodes_below(loss.grad_fn, self.link.node))
         goals = {node for node in (self.start.node, *(side.node for side in self.sides)) if node}
         if goals & nodes:
             raise UnsupportedModel(
