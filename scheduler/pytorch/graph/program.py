@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.common.errors import InvalidPlan
-from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.graph.traced import TracedGraph
+from scheduler.pytorch.model.kind import check_kind
 from solvers.graph.problem import LayerGraph
 from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
 from solvers.problem import Layer
@@ -73,11 +73,7 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
     """The plan's actions in the trace's numbering; a loss outside the model comes last."""
     if not isinstance(plan, Plan):
         return list(plan)
-    if not isinstance(plan, GraphPlan):
-        raise InvalidPlan(
-            "this is the plan of a chain, which scheduler.pytorch.apply(plan, model) applies; "
-            "apply_graph takes a graph's"
-        )
+    check_kind(plan, "layer graph")
     position = {name: i for i, name in enumerate(graph.names)}
     others = [name for name in plan.layers if name not in position]
     if len(plan.layers) - len(others) < len(graph) or len(others) > 1:
@@ -86,16 +82,10 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
             f"the plan's layers are not those of the trace of {graph.kind} ({name!r} is only in "
             "one of them); it was made for another model, or for other leaves"
         )
-    actions: list[LayerAction] = []
-    for step in plan.steps:
-        if isinstance(step, int):
-            raise InvalidPlan(
-                "this is the plan of a compute graph, whose nodes torch cannot run; profile the "
-                "model with profile_graph"
-            )
-        i = position.get(plan.layers[step.layer], len(graph))
-        actions.append(replace(step, layer=i))
-    return actions
+    steps: tuple[LayerAction, ...] = getattr(plan, "steps", ())
+    return [
+        replace(step, layer=position.get(plan.layers[step.layer], len(graph))) for step in steps
+    ]
 
 
 def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, ...], ...]:

@@ -17,8 +17,8 @@ from scheduler import CostGraph, Plan, solve
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import format_time
 from scheduler.pytorch import apply, block_graph, describe, measure, profile, verify
-from scheduler.pytorch.model.call import loss_of
 from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.step import loss_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
 from scheduler.pytorch.profiling.profile import see
 from solvers.replay import replay

@@ -13,6 +13,8 @@ from torch import fx, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.model.step import arguments_of
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,8 @@ class Arguments:
     @classmethod
     def of(cls, model: nn.Module, inputs: Any) -> Arguments:
         """Take apart a tensor, a tuple of arguments, or a dict of keyword arguments."""
-        if isinstance(inputs, torch.Tensor):
-            return cls.bound(model, (inputs,), {})
-        if isinstance(inputs, (tuple, list)):
-            return cls.bound(model, tuple(inputs), {})
-        if hasattr(inputs, "keys"):
-            return cls.bound(model, (), dict(inputs))
-        raise UnsupportedModel(
-            "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
-            f"got {type(inputs).__name__}"
-        )
+        args, kwargs = arguments_of(inputs)
+        return cls.bound(model, args, kwargs)
 
     @classmethod
     def bound(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -58,7 +52,7 @@ class Arguments:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The leaves that are tensors."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        return tensors_of(self.leaves)
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -71,7 +65,7 @@ Casting = tuple[tuple[str, torch.dtype, bool], ...]
 
 
 def casting(tensors: Iterable[torch.Tensor]) -> Casting:
-    """Say what autocast does now, on the CPU and where these tensors are."""
+    """What autocast does now, on the CPU and where these tensors are."""
     kinds = sorted({"cpu", *(tensor.device.type for tensor in tensors)})
     return tuple(
         (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
@@ -206,7 +200,7 @@ class Applied:
 
 
 def changed_in_place(said: str) -> UnsupportedModel:
-    """Refuse a change in place that a recomputation could not read again."""
+    """The refusal of a change in place that a recomputation could not read again."""
     return UnsupportedModel(
         f"{said} changes in place what others read, or what was made further up, which a "
         "recomputation could not read again; use the version that does not (inplace=False), or "
@@ -253,7 +247,7 @@ def _check(node: fx.Node, result: Any) -> None:
             "each kind of batch (with and without padding, say), or take the branch out"
         )
     if "shape" in node.meta:
-        shapes = [tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        shapes = [tuple(tensor.shape) for tensor in tensors_of(result)]
         if shapes != node.meta["shape"]:
             raise UnsupportedModel(
                 f"operation {node.name!r} makes {shapes} of its inputs' values now and made "
@@ -262,7 +256,7 @@ def _check(node: fx.Node, result: Any) -> None:
 
 
 def attribute(model: nn.Module, name: str) -> Any:
-    """Return a parameter, buffer or module by its dotted name."""
+    """A parameter, buffer or module by its dotted name."""
     value: Any = model
     for part in name.split("."):
         value = getattr(value, part)

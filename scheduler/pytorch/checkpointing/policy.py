@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint as of_torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
+from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
 
-__all__ = ["RandomStates", "Repetition", "Watch"]
+__all__ = ["KeepPolicy", "RandomStates", "Repetition"]
 
 _PROFILE = (
     "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
@@ -28,7 +28,7 @@ _PROFILE = (
 )
 
 
-class Watch:
+class KeepPolicy:
     """The policy of one forward of a block, called after each operation; and its context.
 
     Attributes
@@ -48,7 +48,7 @@ class Watch:
         self._names = {name for name, _ in self._wanted}
         operations = [_operation(name) for name in self._names]
         self.keeps_random = any(o is None or is_random(o) for o in operations)
-        self._keeps_changed = any(o is None or _is_mutable(o) for o in operations)
+        self._keeps_changed = any(o is None or is_mutable(o, unknown=True) for o in operations)
         self._calls: Counter[str] = Counter()
         # Of kept storages, which live on in `_kept` and so have identities of their own.
         self._storages: set[int] = set()
@@ -57,7 +57,7 @@ class Watch:
         self._versions: list[int] = []
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Say whether an operation's result is kept."""
+        """Whether an operation's result is kept."""
         self.ran.append(operation)
         name = str(operation)
         kept = False
@@ -74,11 +74,11 @@ class Watch:
 
     def _check_changes(self, operation: Any, kept: bool, given: Any, made: Any) -> None:
         """What is kept comes back as it is at the end: nothing run again may need it as before."""
-        written = _storages(changed(operation, *given))
+        changed = _storages(written(operation, *given))
         if kept:
-            wrong = (written - self._storages) | (written & self._read)
+            wrong = (changed - self._storages) | (changed & self._read)
         else:
-            wrong = written & self._storages
+            wrong = changed & self._storages
             if self._keeps_changed and self._storages:
                 taken = _storages(given)
                 used, results = taken & self._storages, _storages(made)
@@ -117,21 +117,14 @@ class Watch:
             )
 
 
-class RandomStates(TorchDispatchMode):
+class RandomStates(OperationMode):
     """Note the random state before each operation that draws, to put it there again."""
 
     def __init__(self) -> None:
         super().__init__()
         self._states: list[torch.Tensor] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_random(func):
             self._states.append(_generator(args, kwargs).get_rng_state())
         return func(*args, **kwargs)
@@ -141,37 +134,30 @@ class RandomStates(TorchDispatchMode):
         _generator(args, kwargs).set_rng_state(self._states[number])
 
 
-class Repetition(TorchDispatchMode):
+class Repetition(OperationMode):
     """The recomputation: runs the operations of the forward, each from the state that it had."""
 
-    def __init__(self, watch: Watch, states: RandomStates | None) -> None:
+    def __init__(self, policy: KeepPolicy, states: RandomStates | None) -> None:
         super().__init__()
-        self._watch = watch
+        self._policy = policy
         self._states = states
         self._next = 0
         self._drawn = 0
 
     def __enter__(self) -> Any:
-        self._watch.check_unchanged()
+        self._policy.check_unchanged()
         return super().__enter__()
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         super().__exit__(kind, *error)
         # torch ends it by an error when all is there that was wanted.
-        if kind is None and self._next < len(self._watch.ran):
+        if kind is None and self._next < len(self._policy.ran):
             raise self._differs("ends")
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
-        ran = self._watch.ran
+        ran = self._policy.ran
         if self._next >= len(ran) or func is not ran[self._next]:
             raise self._differs(f"runs {func}")
         self._next += 1
@@ -181,24 +167,14 @@ class Repetition(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _differs(self, what: str) -> UnsupportedModel:
-        ran = self._watch.ran
+        ran = self._policy.ran
         before = f"ran {ran[self._next]}" if self._next < len(ran) else "had ended"
         return UnsupportedModel(
-            f"block {self._watch.block!r} does something else when it is run again: {what} where "
+            f"block {self._policy.block!r} does something else when it is run again: {what} where "
             f"its forward {before}, as its {ordinal(self._next + 1)} operation; where it makes "
             "something in its first call and keeps it, call the model once under torch.no_grad() "
             "before, else solve costs without options"
         )
-
-
-def is_random(operation: Any) -> bool:
-    """Say whether an operation draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
-
-
-def _is_mutable(operation: Any) -> bool:
-    schema = getattr(operation, "_schema", None)
-    return schema is None or bool(schema.is_mutable)
 
 
 def _operation(name: str) -> Any:
@@ -210,19 +186,6 @@ def _operation(name: str) -> Any:
     except AttributeError:
         return None
     return found
-
-
-def changed(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the arguments that an operation writes to."""
-    schema = getattr(operation, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    written = [
-        args[i] if i < len(args) else kwargs.get(argument.name)
-        for i, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return _tensors(written)
 
 
 def _storages(values: Any) -> set[int]:

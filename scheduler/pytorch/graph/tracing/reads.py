@@ -14,22 +14,16 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of
 
 Storage = int
 """Where a storage lies: equal for tensors that share one."""
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested containers."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
 def storage_of(tensor: torch.Tensor) -> Storage | None:
-    """Return where a tensor lies; None for one without a storage of its own."""
+    """Where a tensor lies; None for one without a storage of its own."""
     with torch._C.DisableTorchFunction():  # nobody is to record this
         try:
             return int(tensor.untyped_storage()._cdata)
@@ -42,23 +36,17 @@ def _reference(tensor: torch.Tensor) -> StorageWeakRef:
         return StorageWeakRef(tensor.untyped_storage())
 
 
-class Draws(TorchDispatchMode):
+class Draws(OperationMode):
     """Sees whether a random number is drawn."""
 
     seen = False
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.seen |= is_random(func)
+        return func(*args, **kwargs)
 
 
-class Watch(TorchDispatchMode):
+class ReadGuard(OperationMode):
     """Checks what is read, one recorded call at a time.
 
     Attributes
@@ -102,7 +90,7 @@ class Watch(TorchDispatchMode):
                 self._made[where] = _reference(tensor)
 
     def is_made(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor lies in what a recorded call made."""
+        """Whether a tensor lies in what a recorded call made."""
         where = storage_of(tensor)
         return where is not None and self._live(where)
 
@@ -110,13 +98,7 @@ class Watch(TorchDispatchMode):
         found = self._made.get(where)
         return found is not None and not found.expired()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in tensors_of((args, kwargs)):
             where = storage_of(tensor)
             if where is None or where in self._given or where in self._fresh:
@@ -127,8 +109,8 @@ class Watch(TorchDispatchMode):
                     f"({func}), so that a plan could not keep it or make it again; hand it over "
                     "as an argument, or name a block that contains both in leaves"
                 )
-        result = func(*args, **(kwargs or {}))
-        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **kwargs)
+        self.drew |= is_random(func)
         self.shaped |= torch.Tag.dynamic_output_shape in func.tags
         for tensor in tensors_of(result):
             where = storage_of(tensor)
