@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["MODEL_OPTIONS", "OPTIONS", "Option", "add_model_options"]
+__all__ = ["MODEL_OPTIONS", "NOT_OPTIONS", "OPTIONS", "Option", "add_model_options"]
 
 
 class Option(NamedTuple):
-    """An option: its flag without hyphens before it, what it holds, and its help.
+    """An option: its flag without the hyphens before it, what it holds, and its help.
 
-    Without a `metavar` it is a flag of two states. What it holds is the argument or the field of a
-    recipe that is named like the flag, or, where the two differ, `field`.
+    Without a `metavar` it holds nothing. It gives the argument, or the field of a recipe, that is
+    named like the flag; where the two differ, `field`.
     """
 
     flag: str
@@ -64,6 +64,11 @@ OPTIONS = (
     ),
 )
 _PARALLEL = ("tensor", "pipeline", "sequence", "context", "expert")
+NOT_OPTIONS = (
+    *("padding_mask", "device", "experts"),
+    *(f"{kind}_parallel" for kind in _PARALLEL),
+)
+"""The fields of a `Recipe` that have no option; those of parallelism are told where they are."""
 MODEL_OPTIONS = tuple(option.flag for option in OPTIONS)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypedDict
@@ -52,36 +52,18 @@ class Lora:
         return DTYPES[self.dtype]
 
 
-def _checked(default: object, check: Callable[[Argument, Any], object]) -> Any:
-    return field(default=default, metadata={"check": check})
+def _checked(default: object, check: Callable[..., object], **how: object) -> Any:
+    """A field with its check; where the default is None, None is not checked."""
+    return field(default=default, metadata={"check": partial(check, **how)})
 
 
-def _one_of(choices: Iterable[str], default: str | None) -> Any:
-    def check(argument: Argument, value: object) -> str | None:
-        if value is None and default is None:
-            return None
-        return check_choice(argument, value, choices, InvalidRecipe)
-
-    return _checked(default, check)
+_one_of = partial(_checked, check=check_choice, error=InvalidRecipe)
+_count = partial(_checked, check=check_count, error=InvalidRecipe)
+_flag = partial(_checked, False, check=check_flag, error=InvalidRecipe)
 
 
-def _count(default: int | None) -> Any:
-    def check(argument: Argument, value: object) -> int | None:
-        if value is None and default is None:
-            return None
-        return check_count(argument, value, InvalidRecipe)
-
-    return _checked(default, check)
-
-
-def _flag() -> Any:
-    return _checked(False, partial(check_flag, error=InvalidRecipe))
-
-
-def _check_lora(argument: Argument, lora: Lora | None) -> Lora | None:
+def _check_lora(argument: Argument, lora: object) -> Lora:
     """Adapters, as far as they do not depend on the model's layers."""
-    if lora is None:
-        return None
     if not isinstance(lora, Lora):
         raise InvalidRecipe(argument, f" must be Lora(rank=..., targets=...), got {shown(lora)}")
     error = partial(InvalidRecipe, argument=argument.name)
@@ -156,20 +138,20 @@ class Recipe:
     """
 
     precision: str = _checked("bf16-mixed", check_precision)
-    optimizer: str = _one_of(OPTIMIZERS, "adamw")
+    optimizer: str = _one_of("adamw", choices=OPTIMIZERS)
     zero: int | str = _checked(0, check_stage)
     gpus: int | None = _count(None)
-    train: str = _one_of(("full", "frozen", "lora"), "full")
-    attention: str = _one_of(("sdpa", "eager"), "sdpa")
-    loss: str = _one_of(LOSSES, "hf")
-    base: str | None = _one_of(BASES, None)
-    update: str = _one_of(("fused", "foreach"), "fused")
-    gradient_dtype: str | None = _one_of(DTYPES, None)
+    train: str = _one_of("full", choices=("full", "frozen", "lora"))
+    attention: str = _one_of("sdpa", choices=("sdpa", "eager"))
+    loss: str = _one_of("hf", choices=LOSSES)
+    base: str | None = _one_of(None, choices=BASES)
+    update: str = _one_of("fused", choices=("fused", "foreach"))
+    gradient_dtype: str | None = _one_of(None, choices=DTYPES)
     gradient_accumulation: bool = _flag()
-    lora: Lora | None = _checked(None, _check_lora)
+    lora: Lora | None = field(default=None, metadata={"check": _check_lora})
     padding_mask: bool = _flag()
-    device: str = _one_of(DEVICES, "cuda")
-    experts: str = _one_of(("grouped", "batched", "eager"), "grouped")
+    device: str = _one_of("cuda", choices=DEVICES)
+    experts: str = _one_of("grouped", choices=("grouped", "batched", "eager"))
     tensor_parallel: int = _count(1)
     pipeline_parallel: int = _count(1)
     sequence_parallel: int = _count(1)
@@ -179,8 +161,10 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check every field, and that they go together."""
         for one in fields(self):
-            checked = one.metadata["check"](Argument(one.name), getattr(self, one.name))
-            object.__setattr__(self, one.name, checked)
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                checked = one.metadata["check"](Argument(one.name), value)
+                object.__setattr__(self, one.name, checked)
         if (self.train == "lora") != (self.lora is not None):
             raise InvalidRecipe(
                 "train='lora' and lora=Lora(...) go together; give both or neither", argument="lora"

@@ -48,7 +48,7 @@ class Training:
 
     shape: Shape
     gpu: Gpu
-    recipe: Recipe = Recipe()
+    recipe: Recipe = field(default_factory=Recipe)
     efficiency: Efficiency = None
     state: State = field(init=False)
 
@@ -63,18 +63,6 @@ class Training:
     def sharding(self) -> Sharding:
         """Over which GPUs the parameters are divided."""
         return self.recipe.sharding
-
-    def unsharded_costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
-        """`costs_from_shape`: every gradient and weight whole on the GPU."""
-        return costs_from_shape(
-            self.shape,
-            batch,
-            sequence,
-            recipe=self.recipe,
-            gpu=self.gpu,
-            efficiency=self.efficiency,
-            options=options,
-        )
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
@@ -114,7 +102,15 @@ class Training:
         return costs
 
     def _costs(self, batch: int, sequence: int, options: bool) -> CostGraph:
-        costs = self.unsharded_costs(batch, sequence, options=options)
+        costs = costs_from_shape(
+            self.shape,
+            batch,
+            sequence,
+            recipe=self.recipe,
+            gpu=self.gpu,
+            efficiency=self.efficiency,
+            options=options,
+        )
         layers = costs.layers
         n, stage = self.sharding.data, self.sharding.stage
         if self.recipe.gradients is not None:
