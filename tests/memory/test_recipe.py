@@ -44,16 +44,17 @@ SPELLED: dict[str, dict[str, Any]] = {
 def test_a_recipe_is_its_fields(name: str) -> None:
     spelled = SPELLED[name]
     recipe = Recipe(**spelled)
-    counts = {"lora_parameters": 10**6} if recipe.lora else {}
+    counts: dict[str, Any] = {"lora_parameters": 10**6} if recipe.lora else {}
     states = [
         training_state(P, recipe=recipe, **counts),
         training_state(P, **spelled, **counts),
         training_state(P, recipe=Recipe(), **spelled, **counts),
     ]
     assert states[0] == states[1] == states[2]
-    costs = [costs_from_shape("gpt2", 2, 64, **how) for how in (spelled, {"recipe": recipe})]
+    both: tuple[dict[str, Any], ...] = (spelled, {"recipe": recipe})
+    costs = [costs_from_shape("gpt2", 2, 64, **how) for how in both]
     assert costs[0] == costs[1]
-    found = [fit("gpt2", sequence=64, search=False, **how) for how in (spelled, {"recipe": recipe})]
+    found = [fit("gpt2", sequence=64, search=False, **how) for how in both]
     assert found[0] == found[1]
     assert str(found[0]) == str(found[1])
     assert found[0].to_dict() == found[1].to_dict()
@@ -62,14 +63,12 @@ def test_a_recipe_is_its_fields(name: str) -> None:
 
 def test_a_keyword_replaces_the_field() -> None:
     recipe = Recipe(optimizer="lion", zero=1, gpus=4, attention="eager", loss="bf16")
-    other = {"optimizer": "sgd", "attention": "sdpa"}
+    other: dict[str, Any] = {"optimizer": "sgd", "attention": "sdpa"}
     changed = replace(recipe, **other)
     assert training_state(P, recipe=recipe, **other) == training_state(P, recipe=changed)
     assert training_state(P, recipe=recipe) != training_state(P, recipe=changed)
-    one, two, plain = (
-        costs_from_shape("gpt2", 1, 64, **how)
-        for how in ({"recipe": recipe, **other}, {"recipe": changed}, {"recipe": recipe})
-    )
+    one = costs_from_shape("gpt2", 1, 64, recipe=recipe, **other)
+    two, plain = (costs_from_shape("gpt2", 1, 64, recipe=how) for how in (changed, recipe))
     assert one == two != plain
     assert fit("gpt2", recipe=recipe, search=False, **other).training.recipe == changed
 
@@ -77,7 +76,7 @@ def test_a_keyword_replaces_the_field() -> None:
 def test_what_trains_is_read_from_the_recipe() -> None:
     assert training_state(P, train="frozen") == training_state(P, trainable_parameters=0)
     lora = Recipe(train="lora", lora=Lora(8, dtype="fp32"))
-    explicit = {"lora_parameters": 1000, "lora_dtype": "fp32"}
+    explicit: dict[str, Any] = {"lora_parameters": 1000, "lora_dtype": "fp32"}
     assert training_state(P, recipe=lora, lora_parameters=1000) == training_state(P, **explicit)
     # In the dtype that is computed in, adapters train by the model's own recipe.
     own = training_state(P, train="lora", lora=Lora(8), lora_parameters=1000)
@@ -98,7 +97,7 @@ def test_defaults_and_plain_values() -> None:
     with pytest.raises(AttributeError):
         recipe.zero = 1  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Recipe("fp32")  # type: ignore[misc]
+        Recipe("fp32")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="presicion"):
         costs_from_shape("gpt2", 1, 8, presicion="fp32")  # type: ignore[call-arg]
 
