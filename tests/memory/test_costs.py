@@ -11,10 +11,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, LayerCost, solve
-from scheduler.memory.activations.setting import Lora
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.gpus import GPUS, Gpu, load_gpu
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import profile
 from solvers.replay import replay

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from scheduler.costs.costgraph import CostGraph
@@ -59,9 +58,8 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
     temporaries
         Bytes that the optimizer's step needs on top.
     """
-    chain = costs.to_chain()
-    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
-    turn = next(i for i, step in enumerate(steps) if isinstance(step.action, Backward)) + 1
+    chain, (steps, first) = costs.to_chain(), _keep_all_steps(costs)
+    turn = first + 1
     names = [layer.name for layer in chain.layers]
 
     def highest(name: str, some: tuple[Step, ...]) -> Moment:
@@ -81,13 +79,15 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
 
 def kept_bytes(costs: CostGraph) -> int:
     """Live between forward and backward when everything is kept."""
+    steps, first = _keep_all_steps(costs)
+    return steps[first - 1].after_bytes
+
+
+def _keep_all_steps(costs: CostGraph) -> tuple[tuple[Step, ...], int]:
+    """The steps of a replay that keeps everything, and the place of the first backward."""
     chain = costs.to_chain()
     steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
-    return next(
-        before.after_bytes
-        for before, after in pairwise(steps)
-        if isinstance(after.action, Backward)
-    )
+    return steps, next(i for i, step in enumerate(steps) if isinstance(step.action, Backward))
 
 
 def keep_all_peak(costs: CostGraph) -> int:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from scheduler.memory.checks import check_choice, check_count, check_flag
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.checks import check_choice, check_count
+from scheduler.memory.errors import Argument, InvalidRecipe
 
 __all__ = [
     "BASES",
+    "BLOCKS",
     "DTYPES",
     "OPTIMIZERS",
     "PRECISIONS",
@@ -18,8 +19,6 @@ __all__ = [
     "adapter_sizes",
     "check_fallback",
     "check_precision",
-    "compute_precision",
-    "gradient_size",
     "moment_sizes",
     "statistics_count",
 ]
@@ -45,12 +44,7 @@ PRECISIONS = {
     "autocast": _FP32,
     "bf16": _HALF,
 }
-"""Mixed keeps an fp32 master beside half weights; autocast keeps fp32 weights alone.
-
-These are names of recipes: what is stored. `costs_from_shape` and the formulas of activations ask
-for what is computed in, which `compute_precision` gives: "bf16" is both, a recipe without a master.
-"""
-_COMPUTE = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
+"""Mixed keeps an fp32 master beside half weights; autocast keeps fp32 weights alone."""
 
 BASES = {
     "fp32": Fraction(4),
@@ -62,6 +56,8 @@ BASES = {
     "nf4-double": Fraction(1, 2) + Fraction(1, 64) + Fraction(4, 64 * 256),
 }
 """Bytes of a frozen weight (blocks: Dettmers et al., QLoRA, arXiv:2305.14314, section 3)."""
+BLOCKS = ("nf4", "nf4-double")
+"""Those that hold linear layers alone; embedding, head and norms stay in bf16."""
 
 # A byte in each of two moments, and for each block of 256 an fp32 scale.
 _EIGHT_BIT = 2 * (1 + Fraction(4, 256))
@@ -80,20 +76,15 @@ OPTIMIZERS = {
 _WITH_FALLBACK = ("muon", "adam-8bit")
 
 
-def check_precision(value: object) -> str:
+def check_precision(argument: Argument, value: object) -> str:
     """A recipe's name; a name of what is computed in is told apart, where it is no recipe."""
     if value == "fp16":
         raise InvalidRecipe(
-            "precision='fp16' names what costs_from_shape computes in, not how weights are kept; "
-            "say 'fp16-mixed' (fp16 weights without an fp32 master do not train)"
+            Argument(argument.name, value),
+            " names what costs_from_shape computes in, not how weights are kept; "
+            "say 'fp16-mixed' (fp16 weights without an fp32 master do not train)",
         )
-    return check_choice("precision", value, PRECISIONS, InvalidRecipe)
-
-
-def compute_precision(precision: str) -> str:
-    """What a recipe computes in, as `costs_from_shape` calls it; other names as they are."""
-    # What is no text is left to the check that names the choices.
-    return _COMPUTE.get(precision, precision) if isinstance(precision, str) else precision
+    return check_choice(argument, value, PRECISIONS, InvalidRecipe)
 
 
 def moment_sizes(optimizer: str, sizes: Sizes) -> tuple[Fraction, int]:
@@ -110,8 +101,8 @@ def check_fallback(optimizer: str, count: int) -> None:
     """Refuse parameters on AdamW beside an optimizer that would take them all."""
     if count and optimizer not in _WITH_FALLBACK:
         raise InvalidRecipe(
-            f"adamw_parameters={count} goes with {' or '.join(map(repr, _WITH_FALLBACK))}, "
-            f"not {optimizer!r}"
+            Argument("adamw_parameters", count),
+            f" goes with {' or '.join(map(repr, _WITH_FALLBACK))}, not {optimizer!r}",
         )
 
 
@@ -119,18 +110,10 @@ def adapter_sizes(dtype: str | None, own: Sizes, adapters: int) -> Sizes:
     """What an adapter's parameter costs: as its own dtype says, else as the model's."""
     if dtype is None:
         return own
-    size = DTYPES[check_choice("lora_dtype", dtype, DTYPES, InvalidRecipe)]
+    size = DTYPES[check_choice(Argument("lora_dtype"), dtype, DTYPES, InvalidRecipe)]
     if not adapters:
-        raise InvalidRecipe(f"lora_dtype={dtype!r} needs adapters; give lora_parameters")
+        raise InvalidRecipe(Argument("lora_dtype", dtype), " needs adapters; give lora_parameters")
     return Sizes(size, size, 0, size)
-
-
-def gradient_size(dtype: str | None, accumulation: bool) -> int:
-    """Bytes of every gradient where a recipe says it, else 0."""
-    summed = check_flag("gradient_accumulation", accumulation, InvalidRecipe)
-    if dtype is None:
-        return 4 if summed else 0
-    return DTYPES[check_choice("gradient_dtype", dtype, DTYPES, InvalidRecipe)]
 
 
 def statistics_count(optimizer: str, given: int | float | None, trained: int, adapters: int) -> int:
@@ -138,11 +121,14 @@ def statistics_count(optimizer: str, given: int | float | None, trained: int, ad
     factored = optimizer.startswith("adafactor")
     if given is not None:
         if not factored:
-            raise InvalidRecipe(f"factored_statistics goes with 'adafactor', not {optimizer!r}")
-        return check_count("factored_statistics", given, InvalidRecipe, 0)
+            raise InvalidRecipe(
+                Argument("factored_statistics"), f" goes with 'adafactor', not {optimizer!r}"
+            )
+        return check_count(Argument("factored_statistics"), given, InvalidRecipe, 0)
     if factored and adapters:
         raise InvalidRecipe(
-            f"{optimizer!r} on adapters needs factored_statistics, the rows and columns of their "
-            "matrices together"
+            f"{optimizer!r} on adapters needs ",
+            Argument("factored_statistics"),
+            ", the rows and columns of their matrices together",
         )
     return ceil(Fraction(2 * trained, 4096)) if factored else 0

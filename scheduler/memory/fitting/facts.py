@@ -6,17 +6,15 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from scheduler.common.errors import InfeasibleBudget
-from scheduler.common.text import format_bytes, more_than_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.peaks import Moment
-from scheduler.memory.fitting.text import fit_lines
 from scheduler.memory.fitting.training import Training
+from scheduler.memory.recipe import DEGREES
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
 
-__all__ = ["Fit", "Limits", "counted_gradients"]
+__all__ = ["FitFacts", "Limits", "counted_gradients"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ class Limits:
 
 
 @dataclass(frozen=True, repr=False)
-class Fit:
-    """What a training step needs on one GPU, and what it has; made by `fit`.
+class FitFacts:
+    """What a training step needs on one GPU, and what it has: the figures of a `Fit`.
 
     Gradients are in the state and, as they are made during the backward, in the costs too. They
     are counted once: what is reserved leaves out those that the costs count.
@@ -158,7 +156,7 @@ class Fit:
         """What DistributedDataParallel may hold besides, which is not counted; mostly nothing."""
         # Over GPUs with a stage of ZeRO what is gathered and reduced is counted layer by layer.
         training = self.training
-        if training.gpus == 1 or training.sharding.stage or not self.state.gradients_bytes:
+        if training.sharding.gpus == 1 or training.sharding.stage or not self.state.gradients_bytes:
             return ""
         return (
             "not counted: DistributedDataParallel's buckets, a second copy of the gradients unless "
@@ -167,20 +165,21 @@ class Fit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""
-        training = self.training
-        names = ("precision", "optimizer", "zero", "gpus", "train", "attention", "loss")
-        recipe = {name: getattr(training, name) for name in (*names, "base", "update")}
-        recipe["gradient_dtype"] = training.gradients
-        recipe["gradient_accumulation"] = training.gradient_accumulation
+        recipe = self.training.recipe
+        said = {
+            name: value
+            for name, value in asdict(recipe).items()
+            if name.removesuffix("_parallel") not in DEGREES
+        }
+        said |= {"gpus": recipe.sharding.gpus, "gradient_dtype": recipe.gradients}
         plan = None if self.plan is None else {**self.plan.to_dict(), "overhead": self.overhead}
         return {
             "model": self.shape.name,
             "parameters": self.shape.parameters,
             "batch": self.batch,
             "sequence": self.sequence,
-            "gpu": training.gpu.name,
-            **recipe,
-            "lora": None if training.lora is None else asdict(training.lora),
+            "gpu": self.training.gpu.name,
+            **said,
             "budget_bytes": self.budget_bytes,
             "margin_bytes": self.margin_bytes,
             "state": {**dict(self.state.rows()), "total": self.state.total_bytes},
@@ -199,37 +198,6 @@ class Fit:
             "notes": list(self.notes),
             "plan": plan,
         }
-
-    def conclusion(self) -> str:
-        """Fits or not, in a sentence without its full stop."""
-        if self.fits:
-            return "fits with nothing checkpointed"
-        if self.plan is not None:
-            return f"fits with checkpointing, {100 * self.plan.overhead:.2f}% slower"
-        return (
-            f"does not fit: the smallest feasible budget is "
-            f"{self.smallest_text()}, set by {self.set_by}"
-        )
-
-    def smallest_text(self) -> str:
-        """The smallest feasible budget, apart from the budget where both read the same."""
-        smallest = self.smallest_budget_bytes
-        return f"{format_bytes(smallest)}{more_than_budget(smallest, self.budget_bytes)}"
-
-    def infeasible(self) -> InfeasibleBudget:
-        """The error that says what a fit without a plan says."""
-        return InfeasibleBudget(
-            self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"<Fit: {self.shape.name}, batch {self.batch} × {self.sequence} on "
-            f"{self.training.gpu.name}, {self.conclusion()}>"
-        )
-
-    def __str__(self) -> str:
-        return "\n".join(fit_lines(self))
 
 
 def counted_gradients(costs: CostGraph, state: State) -> int:
