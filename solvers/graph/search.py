@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.milp import mip
-from solvers.graph.milp.mip import Answer, Program, Watch
-from solvers.graph.milp.worker import Worker
+from solvers.graph.milp import Answer, Program, Watch
+from solvers.graph.milp import solve as solve_program
 from solvers.graph.schedule import GraphSchedule
 from solvers.problem import Problem
 from solvers.replay import Replay
@@ -19,12 +18,6 @@ from solvers.schedule import IllegalPlan
 from solvers.solution import Infeasible, PlanClass, Progress, Report, Solution
 
 __all__ = ["OutOfTime", "Search"]
-
-_AT_ONCE = 1500
-"""Programs of at most so many columns take a second or so: not worth a process of their own."""
-
-_GRACE = 3.0
-"""Seconds that HiGHS may be late before it is ended."""
 
 
 class OutOfTime(Exception):
@@ -94,7 +87,6 @@ class Search:
         self._start = time.monotonic()
         self._deadline = None if time_limit is None else self._start + time_limit
         self._stage = "start"
-        self._worker = Worker()
         self.note = ""
 
     # ---- what is known
@@ -195,18 +187,14 @@ class Search:
         """What HiGHS says of a program; None when a limit comes first."""
         if self.over:
             return None
-        solve: Callable[..., Answer | None] = mip.solve
-        if len(program.cost) > _AT_ONCE:
-            solve = partial(self._worker.solve, stop=self._overdue)
-        limit = self.remaining()
-        return solve(program, time_limit=limit, threads=self.threads, hint=hint, watch=watch)
-
-    def _overdue(self) -> bool:
-        # HiGHS has the same time limit and usually keeps it; then its bound is worth having.
-        if self._interrupted is not None and self._interrupted():
-            self.stopped = True
-        late = self._deadline is not None and time.monotonic() > self._deadline + _GRACE
-        return self.stopped or late
+        return solve_program(
+            program,
+            time_limit=self.remaining(),
+            threads=self.threads,
+            hint=hint,
+            watch=watch,
+            stop=self._out_of_time,
+        )
 
     # ---- the end
 
@@ -218,8 +206,6 @@ class Search:
             pass  # the best so far stands
         except KeyboardInterrupt:
             self.stopped = True
-        finally:
-            self._worker.close()
 
     def solution(self) -> Solution[GraphSchedule]:
         """The best schedule with its certificate.

@@ -1,8 +1,7 @@
-"""The methods of graphs and the choice among them: references, limits, determinism, fallback."""
+"""The methods of graphs and the choice among them: references, limits, determinism."""
 
 from __future__ import annotations
 
-import builtins
 import json
 import random
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from solvers.graph import search
 from solvers.graph.heuristics.repair import repaired
 from solvers.graph.lowering import Run, lower
 from solvers.graph.methods import METHODS, solve
-from solvers.graph.milp import mip
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph, Node
 from solvers.graph.schedule import GraphSchedule, Nodes
 from solvers.graph.work import MOST_OPERATIONS
@@ -155,32 +152,6 @@ def small() -> tuple[ComputeGraph, int]:
 def test_same_input_same_schedule() -> None:
     graph, budget = small()
     assert solve(graph, budget) == solve(graph, budget)
-
-
-def test_scipy_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, budget = small()
-    with_mathopt = solve(graph, budget)
-    real = builtins.__import__
-
-    def without_ortools(name: str, *rest: Any) -> Any:
-        if name.startswith("ortools"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(search, "_AT_ONCE", 10**9)  # in this process, where ortools is hidden
-    used: list[bool] = []
-    by_scipy = mip._solve_scipy
-
-    def counted(program: mip.Program, time_limit: float | None) -> mip.Answer:
-        used.append(program.mixed)
-        return by_scipy(program, time_limit)
-
-    monkeypatch.setattr(mip, "_solve_scipy", counted)
-    monkeypatch.setattr(builtins, "__import__", without_ortools)
-    with_scipy = checked(graph, budget, solve(graph, budget))
-    assert {True, False} == set(used)
-    assert with_scipy.time == with_mathopt.time
-    assert with_scipy.status is Status.OPTIMAL
 
 
 def test_every_method_keeps_to_the_budget() -> None:
