@@ -16,7 +16,7 @@ from scheduler.memory.activations.setting import linears
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from solvers.chain.uniform import uniform_plan
-from solvers.replay import replay
+from solvers.schedule import Items
 from tests.memory.published import (
     checkpointed_sum_bytes,
     megatron_block_bytes,
@@ -71,7 +71,7 @@ def every_layer(training: Training, batch: int, sequence: int, gradients: bool =
             for layer in layers
         )
     chain = replace(costs, layers=layers).to_chain()
-    return replay(chain, uniform_plan(chain, 1)).peak_bytes
+    return chain.replay(Items(uniform_plan(chain, 1))).peak_bytes
 
 
 def step_every_layer(training: Training, batch: int, sequence: int) -> float:

@@ -14,8 +14,8 @@ from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import digest, dump_record, parse_json
 from scheduler.common.text import shown
 from scheduler.report.table import WIDTH
+from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.problem import Chain
 
 __all__ = ["UNIT", "BaseCosts", "counted"]
 

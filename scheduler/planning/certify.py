@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.plans.policies import policies_of
 from scheduler.costs.readers import Costs
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
+from scheduler.plans.policies import policies_of
 from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan, Schedule

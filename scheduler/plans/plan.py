@@ -11,12 +11,12 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import format_bytes
-from scheduler.plans.policies import policies_of
 from scheduler.costs.readers import Costs
 from scheduler.plans.facts import PlanFacts
 from scheduler.plans.file.fields import check_record, check_replayed, excess, steps_key
 from scheduler.plans.file.items import SCHEMA, parse_plan
 from scheduler.plans.kinds import KINDS
+from scheduler.plans.policies import policies_of
 from scheduler.plans.summary import summary_lines
 from scheduler.plans.text import peak_text, step_text
 from scheduler.report.table import format_percent

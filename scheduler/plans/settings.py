@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
+from solvers.chain.problem import Chain
 from solvers.chain.segments import Segments, Tables, evaluate, plan_of, tables
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Backward, Checkpoint, Item, Keep
+from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 
 __all__ = [
     "TRACED_SELECTIVE",
@@ -80,7 +79,7 @@ class Setting:
         """Peak and time of that plan; `t` are the chain's `tables`."""
         if self.option is None:
             return evaluate(chain, t, self.segments)
-        done = replay(chain, self.items(chain))
+        done = chain.replay(Items(self.items(chain)))
         return done.peak_bytes, done.time
 
 
@@ -127,7 +126,7 @@ def option_blocks(chain: Chain) -> tuple[int, ...]:
 def outcome_of(chain: Chain, setting: Setting, others: int = 0) -> Outcome:
     """Replay the plan of a setting, beside `others` micro-batches between forward and backward."""
     items = setting.items(chain)
-    done = replay(chain, items, keep_steps=others > 0)
+    done = chain.replay(Items(items))
     peak = done.peak_bytes
     if others:
         backward = next(i for i, s in enumerate(done.steps) if isinstance(s.action, Backward))

@@ -12,8 +12,8 @@ from scheduler.common.errors import InvalidCosts
 from scheduler.common.fields import BYTES, NAME, as_records, check_values, filled
 from scheduler.costs import ComputeCosts, CostGraph, LayerCost, NodeCost
 from scheduler.costs.base import BaseCosts
+from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.problem import Chain
 
 LAYERS = tuple(
     LayerCost(name, forward_time=1, backward_time=2, output_bytes=3, saved_bytes=4)

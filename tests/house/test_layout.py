@@ -71,46 +71,6 @@ def test_torch_stays_in_its_room(path: Path) -> None:
         assert not any(name.startswith("scheduler.pytorch") for name in used)
 
 
-def test_data_flows_one_way() -> None:
-    # Each room may use those before it; what is not named may be used by all.
-    order = [
-        {"errors"},
-        {"text", "values", "units", "files", "jsontext", "edges"}
-        | {"report.table", "report.fitted", "report.svg", "report.html"},
-        {
-            "report.svglabels",
-            "report.svgaxes",
-            "report.svgtimeline",
-            "report.svgcurve",
-            "report.svgstrip",
-        },
-        {"layers", "nodes", "costtable", "costfile", "costs", "computegraph", "readers"},
-        {"report.plantext", "report.graphtext", "planfile", "planfields", "planreplay"}
-        | {"graphsteps", "limits", "graphlimits", "export.flags"},
-        {"plan"},
-        {"graphplan"},
-        {"certify", "graphsolve", "against", "export.exported", "export.runtime"},
-        {"export.torchfile", "export.targets"},
-        {"pareto", "comparison", "chaincomparison", "graphpareto", "graphcomparison"},
-        {"moments", "diff"},
-        {"pictures", "planrows"},
-        {"planreport"},
-        {"api", "watching"},
-        {"commands", "reportcommand"},
-        {"exportcommand"},
-        {"cli"},
-    ]
-    level = {f"scheduler.{name}": i for i, names in enumerate(order) for name in names}
-    for path in SCHEDULER:
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if module not in level:
-            continue
-        used = [level[name] for name in imported_at_once(path) if name in level]
-        # The errors say sizes in words, and words are about errors' level of dependence: none.
-        allowed = max(level[module], 1)
-        assert all(other <= allowed for other in used), module
-
-
 def loaded_by(*arguments: str) -> set[str]:
     """Top-level modules in sys.modules after running Python with `arguments`."""
     code = (

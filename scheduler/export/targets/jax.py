@@ -22,8 +22,8 @@ from scheduler.plans.settings import (
     option_settings,
     outcome_of,
 )
-from solvers.problem import Chain
-from solvers.replay import replay
+from solvers.chain.problem import Chain
+from solvers.schedule import Items
 
 __all__ = ["MAXTEXT", "TENSORS", "remat_policy", "to_jax"]
 
@@ -144,7 +144,7 @@ def _early_stop(source: Source) -> tuple[str, ...]:
         replace(layer, recompute_time=layer.forward_time) for layer in source.chain.layers
     )
     assert source.costs is not None  # there is a chain
-    ticks = replay(Chain(layers, source.chain.input_bytes), source.plan.items).time
+    ticks = Chain(layers, source.chain.input_bytes).replay(Items(source.plan.items)).time
     time = ticks / source.costs.ticks_per_unit
     if time == source.plan.time:
         return ()

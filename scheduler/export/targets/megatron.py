@@ -26,8 +26,8 @@ from scheduler.plans.settings import (
     stages_of,
     uniform_settings,
 )
+from solvers.chain.problem import Chain
 from solvers.chain.segments import tables
-from solvers.problem import Chain
 
 __all__ = ["MODULES", "to_megatron"]
 

@@ -9,8 +9,8 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, OptionCost
 from scheduler.plans.text import peak_text
 from solvers.chain import methods as registry
-from solvers.replay import Step, replay
-from solvers.schedule import Backward, keep_all
+from solvers.replay import Moment
+from solvers.schedule import Backward, Items, keep_all
 from solvers.solution import Infeasible
 
 __all__ = [
@@ -62,7 +62,7 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
     turn = first + 1
     names = [layer.name for layer in chain.layers]
 
-    def highest(name: str, some: tuple[Step, ...]) -> Moment:
+    def highest(name: str, some: tuple[Moment, ...]) -> Moment:
         # A model of one layer has no backward but the loss's.
         if not some:
             return Moment(name, 0, "no other layer")
@@ -83,17 +83,17 @@ def kept_bytes(costs: CostGraph) -> int:
     return steps[first - 1].after_bytes
 
 
-def _keep_all_steps(costs: CostGraph) -> tuple[tuple[Step, ...], int]:
+def _keep_all_steps(costs: CostGraph) -> tuple[tuple[Moment, ...], int]:
     """The steps of a replay that keeps everything, and the place of the first backward."""
     chain = costs.to_chain()
-    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
+    steps = chain.replay(Items(keep_all(len(chain)))).steps
     return steps, next(i for i, step in enumerate(steps) if isinstance(step.action, Backward))
 
 
 def keep_all_peak(costs: CostGraph) -> int:
     """Peak of the step that keeps everything."""
     chain = costs.to_chain()
-    return replay(chain, keep_all(len(chain))).peak_bytes
+    return chain.replay(Items(keep_all(len(chain)))).peak_bytes
 
 
 def smallest_peak(costs: CostGraph) -> tuple[int, str]:
@@ -103,7 +103,7 @@ def smallest_peak(costs: CostGraph) -> tuple[int, str]:
         items = registry.optimal(chain, 0).items
     except Infeasible as error:
         items = error.items
-    done = replay(chain, items)
+    done = chain.replay(Items(items))
     return done.peak_bytes, peak_text(done.peak_action, [layer.name for layer in chain.layers])
 
 

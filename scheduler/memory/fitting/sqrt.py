@@ -14,6 +14,7 @@ from scheduler.memory.recipe import Recipe, RecipeFields
 from scheduler.memory.shape.shape import Shape
 from scheduler.plans.text import peak_text
 from scheduler.report.table import aligned, format_percent
+from solvers.chain.problem import Chain
 from solvers.chain.uniform import (
     best_integer_k,
     integer_peak,
@@ -24,9 +25,8 @@ from solvers.chain.uniform import (
     sqrt_saving,
     uniform_plan,
 )
-from solvers.problem import Chain
-from solvers.replay import Replay, replay
-from solvers.schedule import keep_all
+from solvers.replay import Replay
+from solvers.schedule import Items, keep_all
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -148,8 +148,8 @@ def _figures(n: int) -> list[str]:
 def _replayed(chain: Chain, ks: list[int], best: int) -> list[str]:
     """Peaks of uniform plans on the model's own costs."""
     names = [layer.name for layer in chain.layers]
-    everything = replay(chain, keep_all(len(chain)))
-    uniform = {k: replay(chain, uniform_plan(chain, k)) for k in ks}
+    everything = chain.replay(Items(keep_all(len(chain))))
+    uniform = {k: chain.replay(Items(uniform_plan(chain, k))) for k in ks}
     plans = [("everything kept", everything)]
     plans += [(f"segments of {k}", done) for k, done in uniform.items()]
     rows = [

@@ -11,7 +11,7 @@ from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
 from scheduler.report.table import aligned, format_percent
-from solvers.schedule import options_of
+from solvers.schedule import Items
 
 __all__ = ["conclusion", "fit_lines", "smallest_text"]
 
@@ -154,7 +154,7 @@ def _plan(fit: FitFacts) -> str:
     if plan.overhead == 0:
         return f"nothing need be recomputed; {smallest}"
     again = sum(count > 1 for count in plan.forwards.values())
-    parts = ", whole or in part" if options_of(plan.items) else ""
+    parts = ", whole or in part" if Items(plan.items).options() else ""
     return (
         f"{plan.status}: {format_percent(plan.overhead)} slower "
         f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "

@@ -22,7 +22,7 @@ from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
 from scheduler.pytorch.model.step import switch_off_cache
-from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of, options_of
+from solvers.schedule import Checkpoint, Item, Items, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
 """Python frames that each level of nested checkpoints takes, in torch and here."""
@@ -109,7 +109,7 @@ class Handle(RemovableHandle):
 
 def _check_runnable(plan: Plan) -> None:
     """Raise `InvalidPlan` where nobody says what an option keeps, or Python cannot nest so deep."""
-    for layer, option in options_of(plan.items).items():
+    for layer, option in Items(plan.items).options().items():
         name = plan.layers[layer]
         if not plan.policies.get(name):
             raise InvalidPlan(

@@ -19,7 +19,7 @@ from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
 from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.observe.autograd import Source
-from solvers.graph.replay import LayerAction
+from solvers.graph.schedule import LayerAction
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -10,9 +10,9 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.graph.traced import TracedGraph
 from scheduler.pytorch.model.kind import check_kind
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
+from solvers.graph.schedule import Actions, LayerAction
 from solvers.problem import Layer
-from solvers.schedule import IllegalPlan
+from solvers.schedule import Backward, Forward, IllegalPlan
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Script:
         """
         n, actions = len(graph), _actions(plan, graph)
         outside = [a for a in actions if a.layer == n]
-        if outside and actions[n : n + 2] != [LayerForward(n, True), LayerBackward(n)]:
+        if outside and actions[n : n + 2] != [Forward(n, True), Backward(n)]:
             raise InvalidPlan(
                 f"layer {n} is the loss outside the model, which must run forward after all others "
                 "and backward before them, kept"
             )
         actions = [a for a in actions if a.layer != n]
         try:
-            replay_actions(_costless(graph), actions)
+            _costless(graph).replay(Actions(actions))
         except IllegalPlan as error:
             raise InvalidPlan(f"the plan is not one for this {graph.kind}: {error}") from error
-        first = [a.layer for a in actions[:n] if isinstance(a, LayerForward)]
-        backwards = [a.layer for a in actions if isinstance(a, LayerBackward)]
+        first = [a.layer for a in actions[:n] if isinstance(a, Forward)]
+        backwards = [a.layer for a in actions if isinstance(a, Backward)]
         if first != list(range(n)) or backwards != list(reversed(range(n))):
             raise InvalidPlan(
                 "the plan is not of class 'forward' (each forward once in order, then each "
                 "backward in reverse order with forwards between them), which is what torch can "
                 "run; solve with optimal_in='forward'"
             )
-        later = [a.layer for a in actions[n:] if isinstance(a, LayerForward)]
+        later = [a.layer for a in actions[n:] if isinstance(a, Forward)]
         return cls(tuple(actions), n, _freed(graph, actions), frozenset(later))
 
 
@@ -93,7 +93,7 @@ def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, .
     copy: dict[int, int] = {}
     for step, action in enumerate(actions):
         node = graph.nodes[action.layer]
-        forward = isinstance(action, LayerForward)
+        forward = isinstance(action, Forward)
         read = list(node.inputs) if forward or node.input_saved else []
         if not forward and node.output_saved:
             read.append(action.layer)
@@ -103,7 +103,7 @@ def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, .
             copy[action.layer] = step
     freed: list[list[int]] = [[] for _ in actions]
     for made, step in enumerate(end):
-        if isinstance(actions[made], LayerForward):
+        if isinstance(actions[made], Forward):
             freed[step].append(actions[made].layer)
     return tuple(tuple(layers) for layers in freed)
 

@@ -17,7 +17,7 @@ from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.rng import GENERATORS, torch_generators
 from scheduler.pytorch.observe.buffers import Buffers, norms_of
-from solvers.graph.replay import LayerForward
+from solvers.schedule import Forward
 
 
 class PlannedStep:
@@ -70,7 +70,7 @@ class PlannedStep:
         self.done = True
         for step in range(self.script.turn, len(self.script.actions)):
             action = self.script.actions[step]
-            if isinstance(action, LayerForward):
+            if isinstance(action, Forward):
                 self._forward(step)
             else:
                 i = action.layer
@@ -85,7 +85,7 @@ class PlannedStep:
 
     def _forward(self, step: int) -> torch.Tensor:
         action = self.script.actions[step]
-        assert isinstance(action, LayerForward)
+        assert isinstance(action, Forward)
         i = action.layer
         self.session.advance(i)
         with self._repeating(i), cast(self.casting):

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
+from solvers.graph.solve import solve as solve_graph
 
 from solvers.graph import search
 from solvers.graph.milp import Answer, Program, Rows, solve
-from solvers.graph.solution import PlanClass
-from solvers.graph.solve import solve as solve_graph
-from solvers.solution import Status
+from solvers.solution import PlanClass, Status
 from tests.solvers.graph.test_solve import checked, load
 
 Call = tuple[Program, Mapping[int, float] | None]
