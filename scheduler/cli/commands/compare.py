@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print one row a method; status 3 when nothing fits, 4 when nothing was found."""
-    from scheduler import api
+    from scheduler.api import compare
     from scheduler.cli.progress import Watching
     from scheduler.planning.graph.compare import GraphComparison
     from scheduler.report.fitted import print_width
@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     with Watching(costs, quiet=arguments.quiet) as watching:
         comparison = watching.run(
             "all methods",
-            lambda: api.compare(
+            lambda: compare(
                 costs,
                 budget=options.budget_of(arguments),
                 reserved=reserved,

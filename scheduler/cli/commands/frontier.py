@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the points."""
-    from scheduler import api
+    from scheduler.api import frontier
     from scheduler.cli.progress import Watching
     from scheduler.planning.frontier import ROWS
     from scheduler.planning.graph.frontier import ROW_FIELDS, GraphFrontier
@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> int:
     with Watching(costs, quiet=arguments.quiet) as watching:
         result = watching.run(
             "the frontier",
-            lambda: api.frontier(
+            lambda: frontier(
                 costs,
                 # Of a chain all points are there, and some of them are shown.
                 points=None if watching.is_chain else arguments.points,

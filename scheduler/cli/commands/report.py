@@ -101,7 +101,7 @@ def run(arguments: Namespace) -> int:
 
 def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:
     """The plan between all the others of its costs."""
-    from scheduler import api
+    from scheduler.api import compare, frontier
     from scheduler.cli.progress import Watching
     from scheduler.costs.costgraph import CostGraph
 
@@ -117,14 +117,12 @@ def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:
             return _swept(plan, costs, budget, arguments, watching)
         # What does not apply to these costs is refused by the functions that are called.
         limits["watch"] = watching.watch
-        frontier = watching.run(
-            "the frontier", lambda: api.frontier(costs, points=points, **limits)
-        )
+        curve = watching.run("the frontier", lambda: frontier(costs, points=points, **limits))
         comparison = watching.run(
             "all methods",
-            lambda: api.compare(costs, budget=budget, reserved=plan.reserved_bytes, **limits),
+            lambda: compare(costs, budget=budget, reserved=plan.reserved_bytes, **limits),
         )
-    return frontier, plan, comparison
+    return curve, plan, comparison
 
 
 def _swept(

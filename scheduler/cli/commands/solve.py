@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the plan; status 130 where Ctrl-C came before there was one."""
-    from scheduler import api
+    from scheduler.api import solve
     from scheduler.cli.progress import Watching
     from scheduler.report.fitted import narrowed, print_width
 
@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
         try:
             plan = watching.run(
                 "the best plan",
-                lambda: api.solve(
+                lambda: solve(
                     costs,
                     budget=options.budget_of(arguments),
                     reserved=reserved,
