@@ -17,7 +17,7 @@ from scheduler.plans.pictures import WIDTH, curve_picture, strip_picture, timeli
 from scheduler.plans.plan import Plan
 from scheduler.plans.rows import plan_rows, policy_sentences, rows_cells
 from scheduler.report import html
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 
 __all__ = ["Files", "plan_report"]
 

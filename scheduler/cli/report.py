@@ -27,7 +27,7 @@ from scheduler.plans.diff import diff_plans
 from scheduler.plans.moments import costs_of
 from scheduler.plans.pictures import curve_picture, strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
-from scheduler.report.fitted import print_width
+from scheduler.report.tables import print_width
 
 __all__ = ["PICTURES", "diff", "report"]
 

@@ -30,8 +30,7 @@ from scheduler.planning.graph.frontier import ROW_FIELDS, GraphFrontier
 from scheduler.plans.file.items import is_plan, parse_plan
 from scheduler.plans.plan import Plan
 from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
-from scheduler.report.fitted import narrowed, print_width
-from scheduler.report.table import spread
+from scheduler.report.tables import narrowed, print_width, spread
 
 __all__ = ["compare", "frontier", "show", "solve"]
 

@@ -15,7 +15,7 @@ from scheduler.common.text import did_you_mean, format_bytes, format_time, shown
 from scheduler.costs.edges import in_order, index_pairs
 from scheduler.costs.node import NodeCost, as_nodes
 from scheduler.costs.table import folded_table, inputs_of, reads_text
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
 from solvers.graph.problem import ComputeGraph, Node
 from solvers.problem import InvalidProblem
 

@@ -24,7 +24,7 @@ from scheduler.costs.layer import (
     to_record,
 )
 from scheduler.costs.table import costs_table
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
 from solvers.graph.problem import LayerGraph
 from solvers.problem import Chain, InvalidProblem, Layer, Option
 

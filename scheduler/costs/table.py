@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from scheduler.common.text import format_bytes
 from scheduler.costs.layer import LayerCost
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, wrapped
+from scheduler.report.tables import WIDTH, fitted, wrapped
 
 __all__ = ["costs_table", "folded_table", "inputs_of", "reads_text"]
 

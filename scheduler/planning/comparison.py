@@ -14,8 +14,7 @@ from scheduler.common.text import (
     more_than_budget,
 )
 from scheduler.plans.plan import excess
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, wrapped
+from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
 
 __all__ = ["Comparison", "MethodRow"]
 

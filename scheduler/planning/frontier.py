@@ -12,8 +12,7 @@ from scheduler.costs.readers import Costs
 from scheduler.planning.budget import read_budget
 from scheduler.planning.certify import certified, infeasible
 from scheduler.plans.plan import Plan, excess
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, spread, wrapped
+from scheduler.report.tables import WIDTH, fitted, format_percent, spread, wrapped
 from solvers.chain import frontier as solver
 from solvers.replay import replay
 from solvers.schedule import keep_all

@@ -10,8 +10,7 @@ from scheduler.common.jsontext import finite
 from scheduler.common.text import format_both, format_bytes, format_time, shown
 from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.plan import Plan
-from scheduler.report.fitted import fitted, span_text
-from scheduler.report.table import WIDTH, format_percent
+from scheduler.report.tables import WIDTH, fitted, format_percent, span_text
 from solvers.schedule import Checkpoint, options_of
 
 __all__ = ["DiffRow", "PlanDiff", "diff_plans"]

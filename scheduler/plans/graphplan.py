@@ -27,7 +27,7 @@ from scheduler.plans.graphtext import (
     recomputed_lines,
 )
 from scheduler.plans.plan import Plan
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.replay import GraphReplay, LayerBackward, LayerForward
 from solvers.graph.solution import Graph, Steps, replay_steps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_time
 from scheduler.plans.text import cost_lines, labelled
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.graph.replay import LayerAction, LayerForward
 
 if TYPE_CHECKING:

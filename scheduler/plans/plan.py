@@ -18,7 +18,7 @@ from scheduler.plans.facts import Measured, PlanReplay
 from scheduler.plans.file.fields import check_record, check_replayed, excess, steps_key
 from scheduler.plans.file.items import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
 from scheduler.plans.text import item_lines, peak_text, step_text, summary_lines
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers import replay as replays
 from solvers.schedule import (
     IllegalPlan,

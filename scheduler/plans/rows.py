@@ -15,7 +15,7 @@ from scheduler.plans.graphtext import graph_summary_lines
 from scheduler.plans.moments import Moment, costs_of, moments_of
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import FoldedRow, folded_rows, indented, summary_lines
-from scheduler.report.fitted import fitted, span_text
+from scheduler.report.tables import fitted, span_text
 from solvers.schedule import Checkpoint, Item, first_of, last_of, options_of
 
 __all__ = ["PlanRow", "plan_rows", "plan_summary", "policy_sentences", "rows_cells", "rows_table"]

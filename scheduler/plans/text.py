@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.common.text import format_both, format_bytes, format_time
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import (
     Action,
     Backward,

@@ -72,7 +72,7 @@ def test_data_flows_one_way() -> None:
     order = [
         {"errors"},
         {"text", "values", "units", "files", "jsontext", "edges"}
-        | {"report.table", "report.fitted", "report.svg", "report.html"},
+        | {"report.tables", "report.svg", "report.html"},
         {
             "report.svglabels",
             "report.svgaxes",

@@ -10,7 +10,7 @@ import pytest
 from scheduler import CostGraph, InvalidPlan, LayerCost, Plan, solve
 from scheduler.plans.diff import diff_plans
 from scheduler.plans.rows import plan_rows, policy_sentences, rows_table, rows_text
-from scheduler.report.fitted import fitted, span_text
+from scheduler.report.tables import fitted, span_text
 from solvers.replay import replay
 from solvers.schedule import Backward, Checkpoint, Forward, Item, Keep, actions
 from tests.planning.test_graph_api import UNET, UNET_PEAK

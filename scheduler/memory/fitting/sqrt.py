@@ -12,7 +12,7 @@ from scheduler.memory.activations.setting import Lora
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.recipes import compute_precision
 from scheduler.plans.text import peak_text
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.chain.uniform import (
     best_integer_k,
     integer_peak,

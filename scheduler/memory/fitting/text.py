@@ -9,7 +9,7 @@ from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.memory.activations.setting import Lora, linears, lora_targets
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.shape.shape import Shape
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import options_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from scheduler.planning.comparison import Comparison, MethodRow
 from scheduler.plans.plan import Plan, excess
 from scheduler.plans.settings import Setting, outcome_of
 from scheduler.plans.text import peak_text
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.chain import frontier as nested
 from solvers.chain import methods as registry
 from solvers.problem import Chain

@@ -15,8 +15,7 @@ from scheduler.planning.comparison import Comparison, MethodRow
 from scheduler.planning.graph.solve import certified_graph, keep_all_solution, solve_graph
 from scheduler.planning.search import Search, Watch
 from scheduler.plans.graphplan import GraphPlan, problem_of
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, wrapped
+from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.solution import Graph, PlanClass
 

@@ -23,8 +23,7 @@ from scheduler.planning.graph.solve import (
 from scheduler.planning.search import Search, Watch
 from scheduler.plans.file.steps import first_runs
 from scheduler.plans.graphplan import GraphPlan, problem_of
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, spread, wrapped
+from scheduler.report.tables import WIDTH, fitted, format_percent, spread, wrapped
 from solvers.graph.lowering import lower
 from solvers.graph.solution import Graph, GraphSolution, PlanClass, least_time
 

@@ -27,7 +27,7 @@ from scheduler.pytorch.compile.baselines import torch_choices
 from scheduler.pytorch.compile.choice import StepGraph, play
 from scheduler.pytorch.compile.joint import parts, read_joint
 from scheduler.pytorch.observe.clock import Roofline
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 
 if TYPE_CHECKING:  # CP-SAT is loaded when it is needed
     from scheduler.pytorch.compile.answer import Answer

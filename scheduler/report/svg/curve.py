@@ -23,7 +23,7 @@ from scheduler.report.svg.parts import (
     said_time,
     shortened,
 )
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 
 __all__ = ["Curve", "Mark", "draw_curve"]
 
