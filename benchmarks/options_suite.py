@@ -152,7 +152,7 @@ def _fastest(case: Case) -> float:
 
 def _planned(plan: Plan, costs: CostGraph) -> int:
     """Bytes live when the forward is over, without the loss's gradient, which is not made yet."""
-    moments, _ = chain_moments(costs.to_chain(), plan.items)
+    moments = chain_moments(costs.to_chain(), plan.items)
     turn = next(i for i, moment in enumerate(moments) if moment.kind == "back")
     return moments[turn - 1].after_bytes - costs.layers[-1].output_bytes
 

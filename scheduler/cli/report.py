@@ -21,11 +21,11 @@ from scheduler.planning.budget import Budget, read_budget
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep
 from scheduler.planning.comparison import Comparison
+from scheduler.planning.curve import curve_picture
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.search import read_search, refuse_graph_options
 from scheduler.plans.diff import diff_plans
-from scheduler.plans.moments import costs_of
-from scheduler.plans.pictures import curve_picture, strip_picture, timeline_picture
+from scheduler.plans.pictures import strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
 from scheduler.report.tables import print_width
 
@@ -52,7 +52,7 @@ def report(arguments: Namespace) -> int:
     if arguments.output is not None and arguments.output != "-":
         check_writable(arguments.output)
     plan = _read_plan(arguments.plan)
-    costs = costs_of(plan, _read_costs(arguments))
+    costs = plan.own_costs(_read_costs(arguments))
     if arguments.picture == "strip":
         text = strip_picture(plan, costs.name)
     elif arguments.picture == "timeline":

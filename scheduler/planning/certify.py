@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.common.errors import InfeasibleBudget
+from scheduler.common.errors import BUG, InfeasibleBudget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.keeps import policies_of
 from scheduler.plans.plan import Plan
@@ -14,9 +14,7 @@ from solvers.replay import Replay, replay
 from solvers.schedule import IllegalPlan, Item, keep_all, options_of
 from solvers.solution import Infeasible, Solution
 
-__all__ = ["BUG", "certified", "check_claims", "infeasible"]
-
-BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
+__all__ = ["certified", "check_claims", "infeasible"]
 
 
 def certified(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.common.jsontext import finite
 from scheduler.common.text import (
@@ -14,7 +14,11 @@ from scheduler.common.text import (
     more_than_budget,
 )
 from scheduler.plans.plan import excess
+from scheduler.report.curve import Mark
 from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Comparison", "MethodRow"]
 
@@ -53,6 +57,11 @@ class MethodRow:
     optimal_overhead_at_peak: float | None = None
     note: str = ""
 
+    @property
+    def label(self) -> str:
+        """What the row is called."""
+        return self.method
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
@@ -89,6 +98,32 @@ class Comparison:
         """The row of the optimal plan."""
         return self.rows[-1]
 
+    @property
+    def marks(self) -> list[Mark]:
+        """The plan of each method that has one, for a picture."""
+        return [
+            Mark(row.label, row.peak_bytes, row.time)
+            for row in self.rows
+            if row.peak_bytes is not None and row.time is not None
+        ]
+
+    @property
+    def optima(self) -> list[tuple[int, float]]:
+        """Pairs (peak bytes, time of the optimal plan within it), peak ascending and time falling.
+
+        At the peaks of the rows that say it.
+        """
+        known = {
+            (row.peak_bytes, row.optimal_time_at_peak)
+            for row in self.rows
+            if row.peak_bytes is not None and row.optimal_time_at_peak is not None
+        }
+        falling: list[tuple[int, float]] = []
+        for peak, time in sorted(known):
+            if not falling or time < falling[-1][1]:
+                falling.append((peak, time))
+        return falling
+
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values."""
         record = asdict(self)
@@ -99,6 +134,24 @@ class Comparison:
         """The rows as plain values under a header of their field names."""
         names = [field.name for field in fields(MethodRow)]
         return [list(names), *([getattr(row, name) for name in names] for row in self.rows)]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw every method's time against its memory, with the budget.
+
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; None makes a figure with a heading and a legend, which
+            ``.figure.savefig("name.pdf")`` saves.
+
+        Raises
+        ------
+        SchedulerError
+            matplotlib is not installed.
+        """
+        from scheduler.planning.curve import plot_comparison  # only who draws it needs it
+
+        return plot_comparison(self, ax)
 
     def __repr__(self) -> str:
         fit = sum(row.fits for row in self.rows)

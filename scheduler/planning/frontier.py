@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
@@ -17,6 +17,9 @@ from solvers.chain import frontier as solver
 from solvers.replay import replay
 from solvers.schedule import keep_all
 from solvers.solution import Infeasible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["ROWS", "Frontier"]
 
@@ -104,6 +107,16 @@ class Frontier(Sequence[tuple[int, float]]):
             seconds=time.perf_counter() - start,
         )
 
+    @property
+    def points_are(self) -> str:
+        """What the points are, as the legend of a picture says it."""
+        return "optimal plans" if self.exact else "near-optimal plans"
+
+    @property
+    def bounds(self) -> Sequence[tuple[int, float]]:
+        """Pairs (budget in bytes, time that no plan within it beats), ascending; of a sweep."""
+        return ()
+
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return iter(self.points)
 
@@ -147,11 +160,28 @@ class Frontier(Sequence[tuple[int, float]]):
     def __str__(self) -> str:
         return self.table(ROWS)
 
-    def _repr_svg_(self) -> str:
-        # What draws frontiers knows what they are, so that it cannot be imported above.
-        from scheduler.plans.pictures import curve_picture
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw time against memory.
 
-        return curve_picture(self)
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; None makes a figure with a heading and a legend, which
+            ``.figure.savefig("name.pdf")`` saves.
+
+        Raises
+        ------
+        SchedulerError
+            matplotlib is not installed.
+        """
+        from scheduler.planning.curve import plot_frontier  # only who draws it needs it
+
+        return plot_frontier(self, ax)
+
+    def _repr_svg_(self) -> str | None:
+        from scheduler.planning.curve import frontier_picture  # only who draws it needs it
+
+        return frontier_picture(self)
 
     def table(self, most: int, width: int = WIDTH) -> str:
         """A table of at most `most` points, evenly chosen, the ends among them.

@@ -26,6 +26,7 @@ from scheduler.plans.graphtext import (
     operation_text,
     recomputed_lines,
 )
+from scheduler.plans.moments import Moment, graph_moments
 from scheduler.plans.plan import Plan
 from scheduler.report.tables import format_percent
 from solvers.graph.problem import ComputeGraph, LayerGraph
@@ -106,9 +107,28 @@ class GraphPlan(Plan):
         return "node" if steps_key_of(self.steps) == "schedule" else "layer"
 
     @property
+    def options(self) -> Mapping[int, str]:
+        """None: options are for chains."""
+        return {}
+
+    @property
+    def segments(self) -> list[tuple[int, int, int]]:
+        """None: checkpoints are for chains."""
+        return []
+
+    @property
     def forwards(self) -> dict[str, int]:
         """How often each node is computed, or each layer's forward runs, in one step."""
         return dict(zip(self.layers, run_counts(self.steps, len(self.layers)), strict=True))
+
+    def moments(self, costs: Costs) -> list[Moment]:
+        """Every step on the plan's own costs."""
+        return graph_moments(problem_of(costs), self.steps)
+
+    def keep_all_moments(self, costs: Costs) -> list[Moment]:
+        """The same of the plan that recomputes nothing."""
+        graph = problem_of(costs)
+        return graph_moments(graph, keep_all_steps(graph))
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:
         """Every step: what it is, bytes live during it, and bytes live after it.

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scheduler.costs.readers import Costs, as_any_costs, as_costs
-from scheduler.planning.certify import BUG
-from scheduler.plans.graphplan import GraphPlan, problem_of
-from scheduler.plans.plan import Plan
+from scheduler.common.errors import BUG
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.replay import LayerBackward
 from solvers.graph.solution import Graph, Steps, replay_steps
@@ -16,7 +13,7 @@ from solvers.problem import Chain
 from solvers.replay import replay
 from solvers.schedule import Backward, Forward, Item
 
-__all__ = ["Moment", "chain_moments", "costs_of", "graph_moments", "moments_of"]
+__all__ = ["Moment", "chain_moments", "graph_moments"]
 
 
 class Moment(NamedTuple):
@@ -45,31 +42,8 @@ class Moment(NamedTuple):
     again_ticks: int = 0
 
 
-def costs_of(plan: Plan, costs: object = None) -> Costs:
-    """The costs that a plan was made for, as given or as it carries them.
-
-    Raises
-    ------
-    InvalidPlan
-        As `Plan.replay`: the plan is executed, and its figures are compared with the replay's.
-    """
-    plan.replay(costs)
-    return as_any_costs(plan._costs if costs is None else costs)
-
-
-def moments_of(plan: Plan, costs: Costs) -> list[Moment]:
-    """Every action of one step of the plan on its costs; `costs` are those of `costs_of`."""
-    if isinstance(plan, GraphPlan):
-        moments, ticks = graph_moments(problem_of(costs), plan.steps)
-    else:
-        moments, ticks = chain_moments(as_costs(costs).to_chain(), plan.items)
-    if sum(moment.ticks for moment in moments) != ticks:
-        raise RuntimeError(f"the actions of a plan do not add up to its replay: {BUG}")
-    return moments
-
-
-def chain_moments(chain: Chain, items: Sequence[Item]) -> tuple[list[Moment], int]:
-    """Every action of the plan `items`, and the time of its replay in ticks."""
+def chain_moments(chain: Chain, items: Sequence[Item]) -> list[Moment]:
+    """Every action of the plan `items`."""
     done = replay(chain, items, keep_steps=True)
     options: dict[int, str | None] = {}  # of the layers that have run, the last way to keep them
     moments = []
@@ -88,11 +62,11 @@ def chain_moments(chain: Chain, items: Sequence[Item]) -> tuple[list[Moment], in
         moments.append(
             Moment(kind, action.layer, ticks, step.during_bytes, step.after_bytes, again)
         )
-    return moments, done.time
+    return _complete(moments, done.time)
 
 
-def graph_moments(graph: Graph, steps: Steps) -> tuple[list[Moment], int]:
-    """Every step of a plan of a graph, and the time of its replay in ticks."""
+def graph_moments(graph: Graph, steps: Steps) -> list[Moment]:
+    """Every step of a plan of a graph."""
     done = replay_steps(graph, steps)
     seen: set[int] = set()
     moments = []
@@ -110,4 +84,10 @@ def graph_moments(graph: Graph, steps: Steps) -> tuple[list[Moment], int]:
         kind = "again" if is_again else "back" if is_back else "first"
         seen.add(layer)
         moments.append(Moment(kind, layer, ticks, moment.during_bytes, moment.after_bytes))
-    return moments, done.time
+    return _complete(moments, done.time)
+
+
+def _complete(moments: list[Moment], ticks: int) -> list[Moment]:
+    if sum(moment.ticks for moment in moments) != ticks:
+        raise RuntimeError(f"the actions of a plan do not add up to its replay: {BUG}")
+    return moments

@@ -6,21 +6,23 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.text import format_bytes
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.keeps import Keeps, check_policies, policies_of
-from scheduler.costs.readers import as_costs
+from scheduler.costs.readers import Costs, as_any_costs, as_costs
 from scheduler.plans.facts import Measured, PlanReplay
 from scheduler.plans.file.fields import check_record, check_replayed, excess, steps_key
 from scheduler.plans.file.items import SCHEMA, dump_plan, items_to_json, parse_items, parse_plan
+from scheduler.plans.moments import Moment, chain_moments
 from scheduler.plans.text import item_lines, peak_text, step_text, summary_lines
 from scheduler.report.tables import format_percent
 from solvers import replay as replays
 from solvers.schedule import (
+    Checkpoint,
     IllegalPlan,
     Item,
     Keep,
@@ -30,6 +32,9 @@ from solvers.schedule import (
     keep_all,
     options_of,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Plan", "PlanReplay", "excess"]
 
@@ -142,6 +147,53 @@ class Plan:
     def depth(self) -> int:
         """How deep checkpoints nest; 0 when everything is kept."""
         return depth(self.items)
+
+    @property
+    def noun(self) -> str:
+        """What `layers` are: "layer", or "node" of a graph."""
+        return "layer"
+
+    @property
+    def options(self) -> Mapping[int, str]:
+        """The options of the layers that are kept under one, by their positions."""
+        return options_of(self.items)
+
+    @property
+    def segments(self) -> list[tuple[int, int, int]]:
+        """First layer, last layer and depth of each checkpoint, in order of their first layers."""
+        found: list[tuple[int, int, int]] = []
+        todo: list[tuple[Item, int]] = [(item, 0) for item in reversed(self.items)]
+        while todo:
+            item, level = todo.pop()
+            if isinstance(item, Checkpoint):
+                found.append((item.first, item.last, level))
+                todo += [(inner, level + 1) for inner in reversed(item.body)]
+        return found
+
+    @property
+    def has_costs(self) -> bool:
+        """Whether it carries the costs that it was solved for."""
+        return self._costs is not None
+
+    def own_costs(self, costs: object = None) -> Costs:
+        """The costs that the plan was made for, as given or as it carries them.
+
+        Raises
+        ------
+        InvalidPlan
+            As `replay`: the plan is executed, and its figures are compared with the replay's.
+        """
+        self.replay(costs)
+        return as_any_costs(self._costs_at_hand(costs))
+
+    def moments(self, costs: Costs) -> list[Moment]:
+        """Every action of one step on the plan's own costs."""
+        return chain_moments(as_costs(costs).to_chain(), self.items)
+
+    def keep_all_moments(self, costs: Costs) -> list[Moment]:
+        """The same of the plan that recomputes nothing."""
+        chain = as_costs(costs).to_chain()
+        return chain_moments(chain, keep_all(len(chain)))
 
     def replay(self, costs: object = None) -> PlanReplay:
         """Execute the plan on its costs, tensor by tensor.
@@ -279,9 +331,28 @@ class Plan:
     def __str__(self) -> str:
         return "\n".join([*summary_lines(self), "", *item_lines(self.items, self.layers)])
 
-    def _repr_svg_(self) -> str:
-        # What draws plans knows what they are, so that it cannot be imported above.
-        from scheduler.plans.pictures import plan_picture
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the memory of one step, or without costs at hand what happens to each layer.
+
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; None makes a figure with a heading and a legend, which
+            ``plan.plot().figure.savefig("plan.pdf")`` saves.
+
+        Raises
+        ------
+        SchedulerError
+            matplotlib is not installed.
+        InvalidPlan
+            As `replay`.
+        """
+        from scheduler.plans.pictures import plot_plan  # only who draws it needs it
+
+        return plot_plan(self, ax)
+
+    def _repr_svg_(self) -> str | None:
+        from scheduler.plans.pictures import plan_picture  # only who draws it needs it
 
         return plan_picture(self)
 

@@ -12,7 +12,7 @@ from scheduler.costs.keeps import Keeps
 from scheduler.costs.readers import as_costs
 from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.graphtext import graph_summary_lines
-from scheduler.plans.moments import Moment, costs_of, moments_of
+from scheduler.plans.moments import Moment
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import FoldedRow, folded_rows, indented, summary_lines
 from scheduler.report.tables import fitted, span_text
@@ -69,8 +69,8 @@ def plan_rows(plan: Plan, costs: object = None) -> list[PlanRow]:
     InvalidPlan
         As `Plan.replay`.
     """
-    own = costs_of(plan, costs)
-    moments = moments_of(plan, own)
+    own = plan.own_costs(costs)
+    moments = plan.moments(own)
     peak_at = next(m.layer for m in moments if m.during_bytes == plan.peak_bytes)
     counts = list(plan.forwards.values())
     highest, again = [0] * len(counts), [0] * len(counts)

@@ -33,7 +33,7 @@ from scheduler.common.files import check_writable, write_atomically
 from scheduler.planning.budget import read_budget
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep
-from scheduler.plans.pictures import curve_picture
+from scheduler.planning.curve import curve_picture
 from solvers.solution import Solution
 from tests.cli.test_cli import refused, run
 from tests.planning.test_graph_api import UNET

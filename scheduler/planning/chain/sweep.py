@@ -106,8 +106,6 @@ class ChainFrontier(Frontier):
 
     Attributes
     ----------
-    bounds
-        Pairs (budget in bytes, time that no persistent plan within it beats), ascending.
     proven
         Are all points optimal ones?
     missing
@@ -129,6 +127,16 @@ class ChainFrontier(Frontier):
             if not points or each.time / ticks < points[-1][1]:
                 points.append((each.peak_bytes, each.time / ticks))
         self.points = tuple(points)
-        self.bounds = [
+        self._bounds = [
             (budget, each.lower_bound_time / ticks) for budget, each in sorted(solved.items())
         ]
+
+    @property
+    def points_are(self) -> str:
+        """What the points are, as the legend of a picture says it."""
+        return "optimal plans of a sweep" if self.proven else "plans of a sweep"
+
+    @property
+    def bounds(self) -> Sequence[tuple[int, float]]:
+        """Pairs (budget in bytes, time that no persistent plan within it beats), ascending."""
+        return self._bounds

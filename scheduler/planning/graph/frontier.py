@@ -127,6 +127,18 @@ class GraphFrontier(Frontier):
         self.points = tuple((plan.peak_bytes, plan.time) for plan in plans)
         self.gaps = tuple(plan.gap for plan in plans)
 
+    @property
+    def points_are(self) -> str:
+        """What the points are, as the legend of a picture says it."""
+        return "plans of a sweep"
+
+    @property
+    def bounds(self) -> Sequence[tuple[int, float]]:
+        """Pairs (budget in bytes, time that no plan of its class within it beats), ascending."""
+        return [
+            (plan.budget_bytes or plan.peak_bytes, plan.lower_bound_time) for plan in self.plans
+        ]
+
     def _sweep(self, budgets: Sequence[int], search: Search, watch: Watch) -> list[_Swept]:
         swept: list[_Swept] = []
         for budget in budgets:

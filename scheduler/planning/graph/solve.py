@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 
-from scheduler.common.errors import InfeasibleGraph, NoPlanFound, SchedulerError, UnsuitableMethod
+from scheduler.common.errors import (
+    BUG,
+    InfeasibleGraph,
+    NoPlanFound,
+    SchedulerError,
+    UnsuitableMethod,
+)
 from scheduler.common.text import format_both, format_exact
 from scheduler.costs.readers import Costs
 from scheduler.planning.budget import Budget
-from scheduler.planning.certify import BUG, check_claims
+from scheduler.planning.certify import check_claims
 from scheduler.planning.search import Search, Watch
 from scheduler.plans.graphplan import GraphPlan, keep_all_steps, problem_of
 from scheduler.plans.graphtext import operation_text
