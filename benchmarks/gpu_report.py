@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from scheduler.common.text import format_bytes, format_time
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from memory_rows import ROWS, Row
 
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "memory_published.csv"
 UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "x": 1.0, "x sizeof(params)": 1.0}

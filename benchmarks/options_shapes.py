@@ -15,7 +15,7 @@ from scheduler.memory import Recipe, costs_from_shape, load_shape
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.pytorch import profile
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from tests.pytorch.profiling.option_rows import everywhere, whole
 
 SEQUENCE = 8192

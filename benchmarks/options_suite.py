@@ -14,7 +14,7 @@ from scheduler.common.text import format_bytes
 from scheduler.pytorch import apply, measure, profile
 from scheduler.pytorch.model.step import call_model, loss_of, without_cache
 from scheduler.pytorch.observe.tracker import MemoryTracker
-from scheduler.report.table import aligned, format_percent, wrapped
+from scheduler.report.tables import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder
 from tests.pytorch.models import Case, gradients
 from tests.pytorch.profiling.option_rows import Options, option_rows, profiled, whole

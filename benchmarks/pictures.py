@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scheduler import CostGraph, compare, frontier, solve
-from scheduler.plans.pictures import curve_picture, strip_picture, timeline_picture
+from scheduler.planning.curve import curve_picture
+from scheduler.plans.pictures import strip_picture, timeline_picture
 
 FOLDER = Path(__file__).parent.parent / "examples" / "pictures"
 EXAMPLE, BUDGET, TIGHT = "densenet121", "1GB", "310MB"

@@ -18,11 +18,11 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from scheduler.common.text import format_time
-from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.readers import Costs
-from scheduler.planning.search import Watch
+from scheduler.planning.engines import engine_for
+from scheduler.planning.request import Watch
 from scheduler.plans.plan import excess
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.solution import Progress
 
 __all__ = ["Watching"]
@@ -53,8 +53,8 @@ class Watching:
     ----------
     interrupted
         Whether Ctrl-C has been pressed.
-    is_chain
-        Whether the costs are those of a chain of layers.
+    engine
+        What solves the costs.
     """
 
     def __init__(self, costs: Costs, *, quiet: bool = False) -> None:
@@ -62,7 +62,7 @@ class Watching:
         self._costs = costs
         self._ticks = costs.ticks_per_unit
         self._shows = not quiet and sys.stderr.isatty()
-        self.is_chain = isinstance(costs, CostGraph) and costs.is_chain
+        self.engine = engine_for(costs)
         self._stage = ""
         self._written = ""
         self._last = 0.0
@@ -85,7 +85,7 @@ class Watching:
         TimeoutError
             The seconds are over.
         """
-        if not self.is_chain:
+        if self.engine.listens:
             return work()
         if seconds <= 0:
             raise TimeoutError
@@ -122,7 +122,7 @@ class Watching:
 
     def __enter__(self) -> Watching:
         # Only the main thread may set a handler; elsewhere Ctrl-C stays what it is.
-        if not self.is_chain and threading.current_thread() is threading.main_thread():
+        if self.engine.listens and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._stop)
         return self
 

@@ -13,7 +13,7 @@ from scheduler.common.fields import FileKind, check_keys
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import digest, dump_record, parse_json
 from scheduler.common.text import shown
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
 

@@ -12,7 +12,7 @@ from scheduler.costs.base import UNIT, BaseCosts, counted
 from scheduler.costs.edges import in_order, index_pairs
 from scheduler.costs.node import NodeCost, as_nodes
 from scheduler.costs.table import costs_table
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
 from solvers.graph.problem import ComputeGraph, Node
 from solvers.problem import InvalidProblem
 

@@ -13,7 +13,7 @@ from scheduler.costs.base import UNIT, BaseCosts, counted
 from scheduler.costs.edges import in_order, name_pairs
 from scheduler.costs.layer import LayerCost, OptionCost, as_layers, canonical_record, to_record
 from scheduler.costs.table import costs_table
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
 from solvers.chain.problem import Chain
 from solvers.graph.problem import LayerGraph
 from solvers.problem import InvalidProblem, Layer, Option

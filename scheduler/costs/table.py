@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, wrapped
+from scheduler.report.tables import WIDTH, fitted, wrapped
 
 __all__ = ["costs_table"]
 

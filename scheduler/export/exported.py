@@ -11,7 +11,7 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.keeps import Keeps
 from scheduler.plans.plan import Plan, excess
 from scheduler.plans.settings import Outcome, blocks_of
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.chain.problem import Chain
 from solvers.schedule import Checkpoint, Items
 

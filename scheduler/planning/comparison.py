@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.common.jsontext import finite
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.plans.plan import Plan
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, wrapped
+from scheduler.report.curve import Mark
+from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["COLUMNS", "Comparison", "MethodRow", "View", "row_of"]
 
@@ -154,6 +157,50 @@ class Comparison:
     size: str
     view: View
     time_limit: float | None = None
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The plan of each method that has one, for a picture."""
+        return [
+            Mark(row.label, row.peak_bytes, row.time)
+            for row in self.rows
+            if row.peak_bytes is not None and row.time is not None
+        ]
+
+    @property
+    def optima(self) -> list[tuple[int, float]]:
+        """Pairs (peak bytes, time of the optimal plan within it), peak ascending and time falling.
+
+        At the peaks of the rows that say it.
+        """
+        known = {
+            (row.peak_bytes, row.optimal_time_at_peak)
+            for row in self.rows
+            if row.peak_bytes is not None and row.optimal_time_at_peak is not None
+        }
+        falling: list[tuple[int, float]] = []
+        for peak, time in sorted(known):
+            if not falling or time < falling[-1][1]:
+                falling.append((peak, time))
+        return falling
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw every method's time against its memory, with the budget.
+
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; None makes a figure with a heading and a legend, which
+            ``.figure.savefig("name.pdf")`` saves.
+
+        Raises
+        ------
+        SchedulerError
+            matplotlib is not installed.
+        """
+        from scheduler.planning.curve import plot_comparison  # only who draws it needs it
+
+        return plot_comparison(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from scheduler.common.jsontext import finite
 from scheduler.common.text import counted, format_bytes, format_time
@@ -11,10 +11,12 @@ from scheduler.costs.readers import Costs
 from scheduler.planning.certify import certified
 from scheduler.planning.request import Budget, read_budget
 from scheduler.plans.plan import Plan, excess
-from scheduler.report.fitted import fitted
-from scheduler.report.table import WIDTH, format_percent, spread, wrapped
+from scheduler.report.tables import WIDTH, fitted, format_percent, spread, wrapped
 from solvers.problem import Problem
 from solvers.solution import Solution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["ROWS", "Frontier", "Solved", "Trades"]
 
@@ -241,11 +243,28 @@ class Frontier(Sequence[tuple[int, float]]):
     def __str__(self) -> str:
         return self.table(ROWS)
 
-    def _repr_svg_(self) -> str:
-        # What draws frontiers knows what they are, so that it cannot be imported above.
-        from scheduler.plans.pictures import curve_picture
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw time against memory.
 
-        return curve_picture(self)
+        Parameters
+        ----------
+        ax
+            Axes of matplotlib to draw on; None makes a figure with a heading and a legend, which
+            ``.figure.savefig("name.pdf")`` saves.
+
+        Raises
+        ------
+        SchedulerError
+            matplotlib is not installed.
+        """
+        from scheduler.planning.curve import plot_frontier  # only who draws it needs it
+
+        return plot_frontier(self, ax)
+
+    def _repr_svg_(self) -> str | None:
+        from scheduler.planning.curve import frontier_picture  # only who draws it needs it
+
+        return frontier_picture(self)
 
     def table(self, most: int, width: int = WIDTH) -> str:
         """A table of at most `most` points, evenly chosen, the ends among them, and what failed.

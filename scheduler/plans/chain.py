@@ -11,7 +11,7 @@ from scheduler.costs.readers import Costs, as_costs
 from scheduler.plans.file.items import items_to_json, parse_items
 from scheduler.plans.kind import FoldedRow, PlanLike
 from scheduler.plans.text import indented, more_rows
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 from solvers.chain.problem import Chain
 from solvers.replay import Moment
 from solvers.schedule import (

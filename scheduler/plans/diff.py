@@ -11,8 +11,7 @@ from scheduler.common.text import format_both, format_bytes, format_time, shown
 from scheduler.plans.kinds import kind_of
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import more_rows
-from scheduler.report.fitted import fitted, span_text
-from scheduler.report.table import WIDTH, format_percent
+from scheduler.report.tables import WIDTH, fitted, format_percent, span_text
 
 __all__ = ["DiffRow", "PlanDiff", "diff_plans"]
 

@@ -1,27 +1,52 @@
-"""What a plan says, and what follows from that alone."""
+"""What a plan says, what follows from that, and what it does when it is executed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
 from scheduler.costs.keeps import Keeps
-from scheduler.plans.file.fields import excess
+from scheduler.costs.readers import Costs
+from scheduler.plans.file.fields import check_replayed, excess
+from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
-from scheduler.plans.policies import check_policies
+from scheduler.plans.policies import check_policies, policies_of
+from scheduler.plans.text import peak_text
+from solvers.problem import Problem
+from solvers.replay import Moment, Replay
+from solvers.schedule import IllegalPlan
 from solvers.solution import PlanClass
 
-__all__ = ["PlanFacts"]
+__all__ = ["PlanFacts", "PlanReplay"]
+
+
+@dataclass(frozen=True)
+class PlanReplay:
+    """What a plan does when it is executed on its costs.
+
+    Attributes
+    ----------
+    peak_bytes
+        The largest number of bytes live at any moment, without reserved ones.
+    time
+        Time of one step, in the plan's time unit.
+    set_by
+        What needs that much first: ``the backward of 'head'``.
+    """
+
+    peak_bytes: int
+    time: float
+    set_by: str
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PlanFacts:
-    """The facts of a plan; `scheduler.plans.plan.Plan` documents them."""
+    """What a plan says and does, below its face: `scheduler.plans.plan.Plan` has the words."""
 
     layers: tuple[str, ...]
     schedule: Any  # a Schedule, of the class that its problem takes
@@ -41,6 +66,7 @@ class PlanFacts:
     note: str = field(default="", kw_only=True)
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
     policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
+    _costs: object = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.plan_class not in [each.value for each in self._kind.classes]:
@@ -155,3 +181,110 @@ class PlanFacts:
         Once more for a layer kept under an option, whose forward its backward runs again in part.
         """
         return dict(zip(self.layers, self.schedule.counts(len(self.layers)), strict=True))
+
+    def replay(self, costs: object = None) -> PlanReplay:
+        """Execute the plan on its costs, tensor by tensor.
+
+        Parameters
+        ----------
+        costs
+            Any form of layer costs; a plan that was just solved carries its own.
+
+        Raises
+        ------
+        InvalidPlan
+            No costs are at hand, they are not those of the plan, the plan cannot be executed, its
+            peak, time or policies are not what the plan says, or its bound contradicts them.
+        """
+        own = self._costs_of_plan(costs)
+        done = self._executed(own)
+        options = self.schedule.options()
+        if options and policies_of(own.layers, options) != self.policies:  # type: ignore[union-attr]
+            raise InvalidPlan(
+                "the plan's 'policies' are not what its costs say that its options keep; it was "
+                "changed after it was solved: solve again"
+            )
+        problem = self.problem(own)
+        everything = problem.replay(problem.keep_all())
+        ticks, unit = own.ticks_per_unit, self.time_unit
+        claims: tuple[tuple[str, str, float, float], ...] = (
+            ("a peak", "bytes", self.peak_bytes, done.peak_bytes),
+            ("a keep-all peak", "bytes", self.keep_all_peak_bytes, everything.peak_bytes),
+            ("a time", unit, self.time, done.time / ticks),
+            ("a keep-all time", unit, self.keep_all_time, everything.time / ticks),
+        )
+        for what, of, said, found in claims:
+            if said != found:
+                raise InvalidPlan(
+                    f"the plan says {what} of {said} {of}, its replay gives {found}; "
+                    "it was changed after it was solved: solve again"
+                )
+        check_replayed(self._head())
+        set_by = peak_text(done.peak_action, self.layers)
+        return PlanReplay(done.peak_bytes, done.time / ticks, set_by)
+
+    def problem(self, costs: object = None) -> Problem[Any]:
+        """Its costs in integers; parameters and errors as of `moments`."""
+        return self._kind.problem(self._costs_of_plan(costs))
+
+    def own_costs(self, costs: object = None) -> Costs:
+        """The costs that the plan was made for, as given or as it carries them, replayed.
+
+        Raises
+        ------
+        InvalidPlan
+            As `replay`.
+        """
+        own = self._costs_of_plan(costs)
+        self.replay(own)
+        return own
+
+    def moments(self, costs: object = None) -> tuple[Moment, ...]:
+        """Every action of one step, with what it is for, its time in ticks and its bytes.
+
+        Parameters
+        ----------
+        costs
+            As for `replay`.
+
+        Raises
+        ------
+        InvalidPlan
+            As `replay`, but the plan's own peak and time are not compared.
+        """
+        return self._executed(self._costs_of_plan(costs)).moments
+
+    def _head(self) -> dict[str, Any]:
+        """The plan file without its schedule."""
+        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "_costs"]
+        if self.measured_peak_bytes is None:
+            unsaid.append("measured_peak_bytes")
+        if not self.policies:
+            unsaid.append("policies")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
+        if self.policies:
+            values["policies"] = {
+                name: [list(pair) for pair in keeps] for name, keeps in self.policies.items()
+            }
+        values |= {"layers": list(self.layers), "class": self.plan_class}
+        if self._names_class:
+            values["gap"] = None if self.gap == float("inf") else self.gap
+        return {"schema": SCHEMA, **values}
+
+    def _costs_of_plan(self, given: object) -> Costs:
+        costs = self._costs if given is None else given
+        if costs is None:
+            raise InvalidPlan("a plan from a file does not carry its costs; pass the layer costs")
+        own = self._kind.costs(costs)
+        if own.sha256 != self.costs_sha256:
+            raise InvalidPlan(
+                f"the plan belongs to other costs: it was made for those with digest "
+                f"{self.costs_sha256[:8]}…, these have {own.sha256[:8]}…"
+            )
+        return own
+
+    def _executed(self, costs: Costs) -> Replay:
+        try:
+            return self.problem(costs).replay(self.schedule)
+        except IllegalPlan as error:
+            raise InvalidPlan(f"the plan cannot be executed: {error}") from error

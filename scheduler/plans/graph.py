@@ -14,7 +14,7 @@ from scheduler.costs.readers import Costs, as_any_costs
 from scheduler.plans.file.steps import actions_to_json, parse_actions, parse_nodes
 from scheduler.plans.kind import FoldedRow, PlanLike
 from scheduler.plans.text import more_rows
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.schedule import Actions, GraphSchedule, Nodes
 from solvers.replay import Moment

@@ -13,7 +13,7 @@ from scheduler.plans.kinds import kind_of
 from scheduler.plans.plan import Plan
 from scheduler.plans.summary import summary_lines
 from scheduler.plans.text import indented, more_rows
-from scheduler.report.fitted import fitted, span_text
+from scheduler.report.tables import fitted, span_text
 
 __all__ = ["PlanRow", "plan_rows", "plan_summary", "policy_sentences", "rows_cells", "rows_table"]
 __all__ += ["rows_text"]

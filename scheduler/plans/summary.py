@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.plans.facts import PlanFacts
 from scheduler.plans.text import labelled
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 
 __all__ = ["summary_lines"]
 

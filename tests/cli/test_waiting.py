@@ -30,10 +30,12 @@ from scheduler import (
 from scheduler.cli.page import Files, plan_report
 from scheduler.cli.progress import Watching
 from scheduler.common.files import check_writable, write_atomically
-from scheduler.planning.budget import read_budget
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep
-from scheduler.plans.pictures import curve_picture
+from scheduler.planning.curve import curve_picture
+from scheduler.planning.frontier import Frontier
+from scheduler.planning.request import read_budget
+from solvers.schedule import Items
 from solvers.solution import Solution
 from tests.cli.test_cli import refused, run
 from tests.planning.test_graph_api import UNET
@@ -242,16 +244,16 @@ def test_looking_leaves_nothing_behind(tmp_path: Path) -> None:
 # --- long chains ---------------------------------------------------------------------------------
 
 
-def at_once(work: Callable[[], Solution], seconds: float) -> Solution:
+def at_once(work: Callable[[], Solution[Items]], seconds: float) -> Solution[Items]:
     assert seconds > 0
     return work()
 
 
-def in_turns(turns: int) -> Callable[[Callable[[], Solution], float], Solution]:
+def in_turns(turns: int) -> Callable[[Callable[[], Solution[Items]], float], Solution[Items]]:
     """Has time for so many."""
     left = [turns]
 
-    def run(work: Callable[[], Solution], _: float) -> Solution:
+    def run(work: Callable[[], Solution[Items]], _: float) -> Solution[Items]:
         left[0] -= 1
         if left[0] < 0:
             raise TimeoutError
@@ -264,13 +266,14 @@ def test_a_sweep_is_what_the_frontier_says() -> None:
     costs = uneven(40)
     whole = frontier(costs)
     size = read_budget(None, whole.keep_all_peak_bytes * 6 // 10, 0)
-    sweep = ChainSweep(costs, at_once, 60)
+    sweep = ChainSweep(costs.to_chain(), at_once, 60)
     comparison = compare_chain(costs, size, optima=sweep.optima)
     assert comparison == compare_chain(costs, size)
-    swept = sweep.frontier()
+    swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert set(swept.points) <= set(whole.points)
     assert len(swept) >= 7
-    assert (swept.missing, swept.proven, swept.exact) == (0, True, False)
+    assert (sweep.missing, swept.exact) == (0, False)
+    assert swept.points_are == "optimal plans of a sweep"
     for budget, time in swept.bounds:
         assert time == [t for peak, t in whole.points if peak <= budget][-1]
     assert swept.keep_all_peak_bytes == whole.keep_all_peak_bytes
@@ -281,11 +284,11 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     costs = uneven(40)
     size = read_budget(None, frontier(costs).keep_all_peak_bytes * 6 // 10, 0)
     everything = compare_chain(costs, size)
-    sweep = ChainSweep(costs, in_turns(4), 60)
+    sweep = ChainSweep(costs.to_chain(), in_turns(4), 60)
     comparison = compare_chain(costs, size, optima=sweep.optima)
-    swept = sweep.frontier()
+    swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert len(sweep.solved) == 4
-    assert swept.missing > 3
+    assert sweep.missing > 3
     assert comparison.optimal == everything.optimal
     # The larger budgets are there, and of the smaller ones nothing is said.
     peaks = {row.peak_bytes: row.optimal_time_at_peak for row in comparison.rows[:-1]}
@@ -299,19 +302,19 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     assert "optimal plans of a sweep" in root.findtext("{http://www.w3.org/2000/svg}desc", "")
     assert of_class(root, "plan")
     text = plan_report(plan, costs, (swept, plan, comparison), Files("p", "--costs c", "r"))
-    assert f"{swept.missing} smaller budgets were left out for lack of time" in text
+    assert f"{sweep.missing} smaller budgets were left out for lack of time" in text
     with pytest.raises(TimeoutError):
-        compare_chain(costs, size, optima=ChainSweep(costs, in_turns(0), 60).optima)
+        compare_chain(costs, size, optima=ChainSweep(costs.to_chain(), in_turns(0), 60).optima)
 
 
 def test_a_plan_that_is_proven_is_not_solved_again() -> None:
     costs = uneven(40)
     size = read_budget(None, frontier(costs).keep_all_peak_bytes * 6 // 10, 0)
     plan = solve(costs, budget=size.asked)
-    sweep = ChainSweep(costs, in_turns(0), 60)
+    sweep = ChainSweep(costs.to_chain(), in_turns(0), 60)
     sweep.know_plan(plan, size.available)
     assert compare_chain(costs, size, optima=sweep.optima).optimal.time == plan.time
-    other = ChainSweep(costs, in_turns(0), 60)
+    other = ChainSweep(costs.to_chain(), in_turns(0), 60)
     other.know_plan(solve(costs, budget=size.asked, max_points=16), size.available)
     assert not other.solved
 

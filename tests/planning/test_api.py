@@ -322,8 +322,8 @@ def test_nothing_wrong_is_handed_out(solution: Solution[Items], budget: int, mes
 
 def test_a_wrong_smallest_peak_is_not_handed_out() -> None:
     chain = CostGraph((LayerCost(**RECORD),)).to_chain()
+    wrong = Infeasible(7, Forward(0, True), chain.keep_all())
     with pytest.raises(RuntimeError, match="this is a bug"):
-        wrong = Infeasible(7, Forward(0, True), chain.keep_all())
         CHAIN.refusal(chain, wrong, Budget(5), Request(METHODS["optimal"], Limits()))
 
 

@@ -32,8 +32,7 @@ def run(arguments: Namespace) -> int:
     """Print one row a method; status 3 when nothing fits, 4 when nothing was found."""
     from scheduler.api import compare
     from scheduler.cli.progress import Watching
-    from scheduler.planning.graph.compare import GraphComparison
-    from scheduler.report.fitted import print_width
+    from scheduler.report.tables import print_width
 
     costs, reserved = options.costs_within(arguments)
     with Watching(costs, quiet=arguments.quiet) as watching:
@@ -62,4 +61,4 @@ def run(arguments: Namespace) -> int:
     say(f"error: {sentence[0].lower()}{sentence[1:]}")
     if watching.interrupted:
         return 130
-    return 4 if isinstance(comparison, GraphComparison) and not comparison.set_by else 3
+    return 3 if comparison.set_by else 4

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the layers that differ, and the figures of both plans."""
     from scheduler.plans.diff import diff_plans
-    from scheduler.report.fitted import print_width
+    from scheduler.report.tables import print_width
 
     refuse_two_inputs("the two plans", arguments.before, arguments.after)
     found = diff_plans(read_plan(arguments.before), read_plan(arguments.after))

@@ -33,9 +33,7 @@ def run(arguments: Namespace) -> int:
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
     from scheduler.planning.frontier import ROWS
-    from scheduler.planning.graph.frontier import ROW_FIELDS, GraphFrontier
-    from scheduler.report.fitted import print_width
-    from scheduler.report.table import spread
+    from scheduler.report.tables import print_width, spread
 
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
@@ -45,8 +43,8 @@ def run(arguments: Namespace) -> int:
             "the frontier",
             lambda: frontier(
                 costs,
-                # Of a chain all points are there, and some of them are shown.
-                points=None if watching.is_chain else arguments.points,
+                # Where all points are there at once, some of them are shown.
+                points=arguments.points if watching.engine.sweeps else None,
                 watch=watching.watch,
                 **options.limits_of(arguments),
             ),
@@ -56,11 +54,8 @@ def run(arguments: Namespace) -> int:
     points = spread(result.points, arguments.points or len(result))
     if arguments.json:
         print_json(result.to_dict(points))
-    elif arguments.csv and isinstance(result, GraphFrontier):
-        print_csv([ROW_FIELDS, *result.rows()])
     elif arguments.csv:
-        rows = [(peak, time, result.overhead(time)) for peak, time in points]
-        print_csv([("peak_bytes", "time", "overhead"), *rows])
+        print_csv(result.values(points))
     else:
         print(result.table(arguments.points or ROWS, print_width()))
     return 0

@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the table, the plan, or its rows."""
     from scheduler.plans.plan import Plan
-    from scheduler.report.fitted import print_width
+    from scheduler.report.tables import print_width
 
     refuse_two_inputs("the plan and the costs", arguments.costs, arguments.plan_costs)
     shown = _named(arguments)
@@ -69,7 +69,7 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
 
     from scheduler.common.text import format_bytes, format_time
     from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
-    from scheduler.report.fitted import narrowed, print_width
+    from scheduler.report.tables import narrowed, print_width
 
     if arguments.plan_costs is None:
         if arguments.json or arguments.csv:

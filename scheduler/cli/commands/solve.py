@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     """Print the plan; status 130 where Ctrl-C came before there was one."""
     from scheduler.api import solve
     from scheduler.cli.progress import Watching
-    from scheduler.report.fitted import narrowed, print_width
+    from scheduler.report.tables import narrowed, print_width
 
     check_output(arguments.output)
     costs, reserved = options.costs_within(arguments)

@@ -13,7 +13,7 @@ from scheduler.memory.activations.block import block_activations
 from scheduler.memory.recipe import Recipe, RecipeFields
 from scheduler.memory.shape.shape import Shape
 from scheduler.plans.text import peak_text
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.chain.problem import Chain
 from solvers.chain.uniform import (
     best_integer_k,

@@ -10,7 +10,7 @@ from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import Items
 
 __all__ = ["conclusion", "fit_lines", "smallest_text"]

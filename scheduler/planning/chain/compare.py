@@ -12,7 +12,7 @@ from scheduler.planning.comparison import COLUMNS, Comparison, MethodRow, View, 
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan, excess
 from scheduler.plans.text import peak_text
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.chain.frontier import MEMORY_LIMIT, Frontier
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
@@ -34,9 +34,8 @@ _WHOLE_FRONTIER = 120
 
 def compare_chain(
     costs: CostGraph,
-    chain: Chain,
     size: Budget,
-    limits: Limits,
+    limits: Limits | None = None,
     against: object = (),
     optima: Optima | None = None,
 ) -> Comparison:
@@ -46,6 +45,7 @@ def compare_chain(
     settings of `against`, as `read_settings` reads them. `optima` stands in for solving, and what
     it leaves out is not known.
     """
+    chain, limits = costs.to_chain(), limits or Limits()
     asked = read_settings(against, chain)
     settings = list({setting.text: setting for setting in (*hand_made(chain), *asked)}.values())
     plans: dict[str, Plan] = {}

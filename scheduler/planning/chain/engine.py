@@ -24,7 +24,7 @@ from scheduler.plans.plan import Plan
 from scheduler.plans.text import peak_text
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
-from solvers.methods import Limits, Method
+from solvers.methods import Method
 from solvers.solution import Infeasible
 
 __all__ = ["CHAIN"]
@@ -89,7 +89,7 @@ class _ChainEngine:
         request: Request,
         against: str | Iterable[str],
     ) -> Comparison:
-        return compare_chain(costs, problem, size, request.limits, against)
+        return compare_chain(costs, size, request.limits, against)
 
     def around(
         self, plan: Plan, costs: CostGraph, run: Run, watch: Watch, given: Mapping[str, Any]
@@ -123,7 +123,7 @@ class _ChainEngine:
         sweep = ChainSweep(problem, lambda work, left: run("some budgets", work, left), seconds)
         sweep.know_plan(plan, size.available)
         try:
-            compared = compare_chain(costs, problem, size, Limits(), optima=sweep.optima)
+            compared = compare_chain(costs, size, optima=sweep.optima)
         except TimeoutError:
             raise NoPlanFound(
                 f"the optimum of {len(costs)} layers within the plan's budget was not found in "

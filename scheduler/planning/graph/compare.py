@@ -13,7 +13,7 @@ from scheduler.planning.comparison import COLUMNS, Comparison, MethodRow, View, 
 from scheduler.planning.engine import Engine, solve
 from scheduler.planning.request import Budget, Request
 from scheduler.plans.plan import Plan
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 from solvers.solution import PlanClass, Solution
 
 __all__ = ["COMPARE_SECONDS", "compare_graph"]

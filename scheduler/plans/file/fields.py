@@ -12,7 +12,6 @@ from scheduler.common.fields import FileKind, check_keys
 from scheduler.common.text import ordinal, shown
 from scheduler.plans.file.items import SCHEMA
 from solvers.problem import LIMIT
-from solvers.solution import PlanClass
 
 __all__ = [
     "FIELDS",
@@ -284,7 +283,7 @@ FIELDS = (
     PlanField("costs_sha256", _HEX, "Digest of the costs that the plan was made for."),
     PlanField("measured_peak_bytes", _SIZE, "What a run of the plan measured.", needed=False),
     PlanField("class", _one_of("persistent"), _CLASS, _CHAIN, needed=False),
-    PlanField("class", _one_of(*(each.value for each in PlanClass)), _CLASS, _GRAPH),
+    PlanField("class", _one_of("forward", "staged", "any"), _CLASS, _GRAPH),
     PlanField(
         "policies",
         _unchecked(_POLICIES),  # `Plan` checks them beside its items

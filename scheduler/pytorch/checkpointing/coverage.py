@@ -9,7 +9,7 @@ from torch import nn
 
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.segment import PlannedBlock
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 from solvers.schedule import Item, Keep, first_of, last_of
 
 

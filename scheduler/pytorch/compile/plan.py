@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scheduler.common.text import format_bytes
 from scheduler.pytorch.compile.choice import Answer, StepGraph, play
-from scheduler.report.table import format_percent
+from scheduler.report.tables import format_percent
 
 __all__ = ["CompiledPlan"]
 

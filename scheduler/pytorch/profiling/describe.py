@@ -18,7 +18,7 @@ from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.profile import Seen, see
-from scheduler.report.table import aligned, spread, wrapped
+from scheduler.report.tables import aligned, spread, wrapped
 
 _MOST_ROWS, _MOST_NAMES = 20, 4
 

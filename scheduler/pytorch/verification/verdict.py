@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.common.text import format_bytes
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import labelled
-from scheduler.report.table import wrapped
+from scheduler.report.tables import wrapped
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""HiGHS: its optimum against another build's, hints, what it says on its way, and how it is ended."""
+"""HiGHS: its optimum against another build's, hints, what it says, and how it is ended."""
 
 from __future__ import annotations
 
