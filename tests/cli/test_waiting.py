@@ -95,6 +95,24 @@ def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
         assert said == ""
 
 
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_who_waits_for_fit_at_a_terminal_is_told_why(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, on_terminal: bool
+) -> None:
+    def slow(_: object) -> int:
+        threading.Event().wait(0.3)
+        return 0
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
+    monkeypatch.setattr("scheduler.cli.commands.fit._PATIENCE", 0.01)
+    monkeypatch.setattr("scheduler.cli.fit.fit", slow)
+    status, out, err = run(capsys, "fit", "--model", "gpt2")
+    said = (
+        "checkpoint-scheduler: working ... (the first run on a machine compiles the solver, once)"
+    )
+    assert (status, out, err) == (0, "", f"{said}\n" if on_terminal else "")
+
+
 def test_what_is_raised_in_the_thread_is_raised_here() -> None:
     watching = Watching(COSTS)
     caller = threading.get_ident()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 
 from scheduler.cli.io import say
 from scheduler.cli.modelargs import add_model_options
@@ -12,6 +14,9 @@ from scheduler.cli.options import SIZE, option
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "whether a training run fits a GPU, and what checkpointing makes of it"
+
+_PATIENCE = 2.0
+"""Seconds after which a person is told that there is something to wait for."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,17 +34,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print one screen; status 3 when no plan fits. Who waits at a terminal is told why."""
-    import threading
-
+    """Print one screen; status 3 when no plan fits."""
     from scheduler.cli.fit import fit
 
+    with _patience():
+        return fit(arguments)
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Tell who waits at a terminal why; the first run on a machine compiles for some seconds."""
+    import threading
+
     message = "working ... (the first run on a machine compiles the solver, once)"
-    timer = threading.Timer(2.0, say, [message])
+    timer = threading.Timer(_PATIENCE, say, [message])
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
     try:
-        return fit(arguments)
+        yield
     finally:
         timer.cancel()
