@@ -17,21 +17,14 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from solvers.graph.solve import is_training, solve
+
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from solvers.graph.lowering import lower
 from solvers.graph.methods import MOST_OPERATIONS
-from solvers.graph.problem import ComputeGraph
-from solvers.graph.solution import (
-    Graph,
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    least_time,
-    replay_steps,
-)
-from solvers.graph.solve import is_training, solve
-from solvers.solution import Unsuitable
+from solvers.graph.problem import ComputeGraph, Graph
+from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
 PUBLISHED = {
     "moc_rl100": {90: (".8 (18.5)", ".8 (9.3)", "0"), 80: ("2.3 (22.7)", "2.3 (9.5)", ".3 (11.5)")},
@@ -97,14 +90,14 @@ def measure(
     plan_class: PlanClass | None,
     limit: float,
     threads: int,
-) -> tuple[GraphSolution | None, float, str]:
+) -> tuple[Solution | None, float, str]:
     """The solution or why there is none, and the seconds it took."""
     start = time.perf_counter()
     try:
         solution = solve(
             graph, budget, method=method, optimal_in=plan_class, time_limit=limit, threads=threads
         )
-    except GraphInfeasible as error:
+    except Infeasible as error:
         seconds = time.perf_counter() - start
         if error.plan_class is None:
             return None, seconds, "none found"
@@ -226,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         operations = lower(graph)
         everything = operations.steps(operations.everything())
-        peak, least = replay_steps(graph, everything).peak_bytes, least_time(graph)
+        peak, least = graph.replay(everything).peak_bytes, graph.least_time
         for share in map(int, options.budgets.split(",")):
             for label, method, plan_class in runs(graph, options.methods.split(",")):
                 solution, seconds, note = measure(

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from scheduler.plans.moments import chain_moments
 from torch.utils._pytree import tree_leaves
 
 from scheduler import CostGraph, Plan, solve
 from scheduler.common.text import format_bytes
-from scheduler.plans.moments import chain_moments
 from scheduler.pytorch import apply, measure, profile
-from scheduler.pytorch.model.call import call_model, loss_of, without_cache
+from scheduler.pytorch.model.step import call_model, loss_of, without_cache
 from scheduler.pytorch.observe.tracker import MemoryTracker
 from scheduler.report.table import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder

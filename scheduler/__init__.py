@@ -1,6 +1,6 @@
 """Provably optimal activation checkpointing: from layer costs and a budget to a plan."""
 
-from scheduler.api import compare, frontier, solve
+from scheduler.api import GraphPlan, compare, frontier, solve
 from scheduler.common.errors import (
     InfeasibleBudget,
     InfeasibleGraph,
@@ -15,7 +15,6 @@ from scheduler.common.errors import (
 )
 from scheduler.costs.computegraph import ComputeCosts, NodeCost
 from scheduler.costs.costgraph import CostGraph, LayerCost
-from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.plan import Plan
 
 __all__ = [

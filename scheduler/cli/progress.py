@@ -24,7 +24,7 @@ from scheduler.costs.readers import Costs
 from scheduler.planning.search import Watch
 from scheduler.plans.plan import excess
 from scheduler.report.table import format_percent
-from solvers.graph.solution import Progress
+from solvers.solution import Progress
 
 __all__ = ["Watching", "watched"]
 

@@ -1,35 +1,156 @@
-"""What executing a plan on its costs gives."""
+"""What a plan says, and what follows from that alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
-__all__ = ["Measured", "PlanReplay"]
+from scheduler.common.errors import InvalidPlan
+from scheduler.common.text import counted
+from scheduler.costs.keeps import Keeps, check_policies
+from scheduler.plans.file.fields import excess
+from scheduler.plans.kind import Kind
+from scheduler.plans.kinds import kind_of
+from solvers.solution import PlanClass
+
+__all__ = ["PlanFacts"]
 
 
-@dataclass(frozen=True)
-class PlanReplay:
-    """What a plan does when it is executed on its costs.
+@dataclass(frozen=True, repr=False, eq=False)
+class PlanFacts:
+    """The facts of a plan; `scheduler.plans.plan.Plan` documents them."""
 
-    Attributes
-    ----------
-    peak_bytes
-        The largest number of bytes live at any moment, without reserved ones.
-    time
-        Time of one step, in the plan's time unit.
-    set_by
-        What needs that much first: ``the backward of 'head'``.
-    """
-
+    layers: tuple[str, ...]
+    schedule: Any  # a Schedule, of the class that its problem takes
+    budget_bytes: int | None
     peak_bytes: int
     time: float
-    set_by: str
+    keep_all_peak_bytes: int
+    keep_all_time: float
+    time_unit: str
+    method: str
+    status: str
+    lower_bound_time: float
+    costs_sha256: str
+    reserved_bytes: int = 0
+    solve_seconds: float | None = None
+    plan_class: str = field(default=PlanClass.PERSISTENT.value, kw_only=True)
+    note: str = field(default="", kw_only=True)
+    measured_peak_bytes: int | None = field(default=None, kw_only=True)
+    policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
 
+    def __post_init__(self) -> None:
+        if self.plan_class not in [each.value for each in self._kind.classes]:
+            raise InvalidPlan(
+                f"the plan of a {self.kind} cannot be of class {self.plan_class!r}; give the class "
+                "that its bound holds in"
+            )
+        self._kind.check(self.schedule, self.layers)
+        names = [self.layers[i] for i in self.schedule.options()]
+        policies = MappingProxyType(check_policies(self.policies, names))
+        object.__setattr__(self, "policies", policies)
 
-class Measured(NamedTuple):
-    """The same with the time in the solvers' integer ticks."""
+    @property
+    def _kind(self) -> Kind:
+        return kind_of(self.schedule)
 
-    peak_bytes: int
-    ticks: int
-    set_by: str
+    @property
+    def _names_class(self) -> bool:
+        return len(self._kind.classes) > 1
+
+    @property
+    def kind(self) -> str:
+        """What is scheduled: "chain", "compute graph" or "layer graph"."""
+        return self._kind.name
+
+    @property
+    def noun(self) -> str:
+        """What `layers` are: "node" or "layer"."""
+        return self._kind.noun
+
+    @property
+    def size(self) -> str:
+        """How many they are, and how deep checkpoints nest: ``12 layers``."""
+        return f"{counted(len(self.layers), self.noun)}{self._kind.remarks(self)}"
+
+    @property
+    def items(self) -> Any:
+        """Of a chain's plan: `solvers.schedule.Keep` and `Checkpoint`, which cover the layers."""
+        return self._of_schedule("items")
+
+    @property
+    def steps(self) -> Any:
+        """Of a graph's plan, in the order of execution.
+
+        Of a compute graph positions in `layers`; of a layer graph `solvers.schedule.Forward` and
+        `Backward`.
+        """
+        return self._of_schedule("steps")
+
+    @property
+    def depth(self) -> int:
+        """Of a chain's plan: how deep checkpoints nest; 0 when everything is kept."""
+        depth: int = self._of_schedule("depth")
+        return depth
+
+    def _of_schedule(self, name: str) -> Any:
+        try:
+            return getattr(self.schedule, name)
+        except AttributeError:
+            raise AttributeError(self._kind.absent.format(name)) from None
+
+    @property
+    def overhead(self) -> float:
+        """Time lost to recomputation, as a share of the time of keeping everything."""
+        return excess(self.time, self.keep_all_time)
+
+    @property
+    def gap(self) -> float:
+        """How far the time is above the lower bound at most, as a share of that bound."""
+        return excess(self.time, self.lower_bound_time)
+
+    @property
+    def margin_bytes(self) -> int:
+        """Bytes by which a step was measured above `peak_bytes`; 0 where none was.
+
+        Add it to `reserved` when the same run is solved for again.
+        """
+        return max((self.measured_peak_bytes or 0) - self.peak_bytes, 0)
+
+    @property
+    def optimal_in(self) -> str | None:
+        """The class of plans in which none is faster; None when that is not proven.
+
+        "persistent", of chains: a stored value stays until its backward. Of graphs "forward":
+        operations run first in this plan's order, and only forward ones run again, only in the
+        backward part. "staged": the same order of first runs, and before each, earlier operations
+        run again at most once, in that order. "any": every plan that can be executed.
+        """
+        return self.plan_class if self.status == "optimal" else None
+
+    @property
+    def standing(self) -> str:
+        """The status, with its class where there are several: ``optimal in class staged``."""
+        named = self.optimal_in is not None and self._names_class
+        return f"optimal in class {self.plan_class}" if named else self.status
+
+    @property
+    def bound_words(self) -> str:
+        """Which plans `lower_bound_time` speaks of: ``no persistent plan``."""
+        return self._kind.bound_words(self)
+
+    @property
+    def has_own_order(self) -> bool:
+        """Whether it runs operations first in another order than that of the costs."""
+        own: bool = self.schedule.has_own_order(len(self.layers))
+        return own
+
+    @property
+    def forwards(self) -> dict[str, int]:
+        """How often each layer's forward is entered in one step, or each node computed.
+
+        Once more for a layer kept under an option, whose forward its backward runs again in part.
+        """
+        return dict(zip(self.layers, self.schedule.counts(len(self.layers)), strict=True))

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scheduler.planning.graph.solve import keep_all_solution
+from scheduler.plans.graphplan import problem_of
 
 from scheduler import ComputeCosts, CostGraph, GraphPlan, Plan, solve
 from scheduler.cli.progress import Watching
-from scheduler.planning.graph.solve import keep_all_solution
-from scheduler.plans.graphplan import problem_of
 from solvers.graph import solve as solver
-from solvers.graph.solution import Graph, GraphInfeasible, GraphSolution, Progress
+from solvers.graph.problem import Graph
+from solvers.solution import Infeasible, Progress, Solution
 from tests.cli.test_cli import refused, run
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 
@@ -179,8 +180,8 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, unet: str) -> N
 
 
 def found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def say(graph: Graph, *_: object, **__: object) -> GraphSolution:
-        raise GraphInfeasible(9100, 5, None, out_of_time=True)
+    def say(graph: Graph, *_: object, **__: object) -> Solution:
+        raise Infeasible(9100, 5, None, out_of_time=True)
 
     monkeypatch.setattr(solver, "solve", say)
 
@@ -207,7 +208,7 @@ def press(monkeypatch: pytest.MonkeyPatch, what: Exception | None = None) -> Non
 
     real = solver.solve
 
-    def say(graph: Graph, budget: int, *, interrupted: Any, **__: object) -> GraphSolution:
+    def say(graph: Graph, budget: int, *, interrupted: Any, **__: object) -> Solution:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupted()
         if what is not None:
@@ -238,7 +239,7 @@ def test_ctrl_c_gives_the_best_so_far(
 
 
 def test_ctrl_c_without_a_plan(capsys: Capture, unet: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    press(monkeypatch, GraphInfeasible(9100, 5, None))
+    press(monkeypatch, Infeasible(9100, 5, None))
     status, out, err = run(capsys, "solve", unet, "--budget", BUDGET)
     assert (status, out) == (130, "")
     assert err.startswith("checkpoint-scheduler: interrupted before a plan was found within ")

@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scheduler.planning.graph.frontier import GraphFrontier
 
 from scheduler import CostGraph, GraphPlan, LayerCost, Plan, compare, frontier, solve
 from scheduler.common.text import format_bytes
 from scheduler.planning.certify import certified
-from scheduler.planning.graph.frontier import GraphFrontier
 from scheduler.plans.pictures import curve_picture, plan_picture, strip_picture, timeline_picture
 from scheduler.report.svg import parts as svg
 from scheduler.report.svg.curve import Curve, Mark, draw_curve
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep, keep_all
+from solvers.schedule import Checkpoint, Item, Items, Keep, keep_all
 from solvers.solution import Solution
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.svg_reading import (
@@ -40,7 +39,7 @@ WIDTHS = (880, 360)
 def plan_of(costs: CostGraph, items: tuple[Item, ...], budget: int | None = None) -> Plan:
     """A plan that nobody solved for."""
     chain = costs.to_chain()
-    done = replay(chain, items)
+    done = chain.replay(Items(items))
     solution = Solution(items, done.peak_bytes, done.time, lower_bound_time=0)
     return certified(costs, chain, solution, method="by hand", budget_bytes=budget)
 

@@ -289,7 +289,7 @@ def test_weights_cast_in_a_segment_are_let_go() -> None:
 def test_a_plan_applied_for_a_while() -> None:
     this, plan = case("gpt2"), half("gpt2")
     block = this.model.get_submodule("transformer.h.5")
-    with plan.applied(this.model) as handle:
+    with apply(plan, this.model) as handle:
         assert handle.report().ok
         assert "forward" in block.__dict__
         assert_equal(gradients(this.model, this.inputs), models.untouched("gpt2")[0])

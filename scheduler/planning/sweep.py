@@ -1,0 +1,113 @@
+"""Plans for some budgets of one problem, and what follows from them for the budgets between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from scheduler.common.errors import NoPlanFound
+from scheduler.common.text import format_both, format_exact
+from scheduler.planning.request import Budget
+from solvers.problem import Problem
+from solvers.solution import PlanClass, Solution
+
+__all__ = ["Sweep", "Swept", "lowered"]
+
+_WIDTH = {each: width for width, each in enumerate(PlanClass)}
+
+
+class Swept(NamedTuple):
+    """What was found for one budget."""
+
+    budget: int
+    solution: Solution[Any]
+    method: str
+    seconds: float | None
+
+
+@dataclass
+class Sweep:
+    """Some budgets, ascending, each with what was found; see `frontier.Trades`.
+
+    Attributes
+    ----------
+    problem
+        What was solved.
+    found
+        Budgets ascending.
+    below
+        The error for a budget that is less than what every plan needs; None: it is not.
+    """
+
+    problem: Problem[Any]
+    found: Sequence[Swept]
+    points_are: str = "plans of a sweep"
+    remarks: Sequence[str] = ()
+    failed: Sequence[tuple[int, str]] = ()
+    interrupted: bool = False
+    below: Callable[[Budget], Exception | None] = lambda size: None
+    exact: bool = field(default=False, init=False)
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """Pairs (peak bytes, ticks) of the budgets that are faster than all below them."""
+        points: list[tuple[int, int]] = []
+        for each in self.found:
+            if not points or each.solution.time < points[-1][1]:
+                points.append((each.solution.peak_bytes, each.solution.time))
+        return points
+
+    @property
+    def swept(self) -> list[tuple[int, Swept]]:
+        """Each budget with what was found."""
+        return [(each.budget, each) for each in self.found]
+
+    def find(self, size: Budget) -> Swept:
+        """The fastest that fits, with the bound of the next larger budget.
+
+        Raises
+        ------
+        InfeasibleBudget, NoPlanFound
+            None fits.
+        """
+        fitting = [each for each in self.found if each.solution.peak_bytes <= size.available]
+        if not fitting:
+            smallest = min(each.solution.peak_bytes for each in self.found) + size.reserved
+            raise self.below(size) or NoPlanFound(
+                f"the sweep has no plan within a budget of {format_both(size.asked)}: its smallest "
+                f"needs {format_exact(smallest)}; solve for this budget"
+            )
+        best = min(fitting, key=lambda each: (each.solution.time, each.solution.peak_bytes))
+        above = [each.solution for each in self.found if each.budget >= size.available]
+        bound = _bound(best.solution, above, self.problem.least_time)
+        return best._replace(solution=replace(best.solution, lower_bound_time=bound))
+
+
+def lowered(found: Sequence[Swept]) -> list[Swept]:
+    """Budgets ascending, each with the best bound of those not below it."""
+    solutions: list[Solution[Any]] = []
+    for each in reversed(found):
+        bound = _bound(each.solution, solutions, each.solution.lower_bound_time)
+        solutions.append(replace(each.solution, lower_bound_time=bound))
+    return [
+        each._replace(solution=solution)
+        for each, solution in zip(found, reversed(solutions), strict=True)
+    ]
+
+
+def _bound(solution: Solution[Any], others: Sequence[Solution[Any]], least: int) -> int:
+    """The best bound for the class of `solution` among those of `others`, `least` at least.
+
+    A bound holds for a narrower class too; and classes other than "any" are those of one order.
+    """
+    bounds = [
+        other.lower_bound_time
+        for other in others
+        if other.plan_class is PlanClass.ANY
+        or (
+            _WIDTH[other.plan_class] >= _WIDTH[solution.plan_class]
+            and other.schedule.order == solution.schedule.order
+        )
+    ]
+    return max([least, *bounds])
