@@ -107,7 +107,7 @@ def share_of_keep_all(chain: Chain, share: float) -> int:
     return int(share * chain.replay(Items(keep_all(len(chain)))).peak_bytes)
 
 
-def try_to_solve(name: str, chain: Chain, budget: int) -> Solution | None:
+def try_to_solve(name: str, chain: Chain, budget: int) -> Solution[Items] | None:
     try:
         return METHODS[name].solve(chain, budget)
     except (Infeasible, Unsuitable):
@@ -176,13 +176,12 @@ def all_methods(chain: Chain, budget: int) -> dict[str, Any]:
     return {"overheads": overheads, "ratios": ratios, "smallest_peak_bytes": smallest}
 
 
-def own_plan(name: str, chain: Chain, budget: int) -> Solution:
+def own_plan(name: str, chain: Chain, budget: int) -> Solution[Items]:
     """The method's plan within `budget`, or else its smallest."""
     try:
         return METHODS[name].solve(chain, budget)
     except Infeasible as error:
-        done = chain.replay(Items(error.items))
-        return Solution(error.items, done.peak_bytes, done.time, chain.least_time)
+        return Solution.of(chain, error.schedule, chain.least_time)
 
 
 MEASUREMENTS = {work.__name__: work for work in (nothing, whole_frontier, one_budget, all_methods)}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from scheduler.plans.moments import chain_moments
 from torch.utils._pytree import tree_leaves
 
 from scheduler import CostGraph, Plan, solve
@@ -152,8 +151,8 @@ def _fastest(case: Case) -> float:
 
 def _planned(plan: Plan, costs: CostGraph) -> int:
     """Bytes live when the forward is over, without the loss's gradient, which is not made yet."""
-    moments, _ = chain_moments(costs.to_chain(), plan.items)
-    turn = next(i for i, moment in enumerate(moments) if moment.kind == "back")
+    moments = plan.moments(costs)
+    turn = next(i for i, moment in enumerate(moments) if moment.role == "back")
     return moments[turn - 1].after_bytes - costs.layers[-1].output_bytes
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
-from scheduler.costs.keeps import Keeps, check_policies
+from scheduler.costs.keeps import Keeps
 from scheduler.plans.file.fields import excess
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
+from scheduler.plans.policies import check_policies
 from solvers.solution import PlanClass
 
 __all__ = ["PlanFacts"]

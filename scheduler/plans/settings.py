@@ -129,9 +129,9 @@ def outcome_of(chain: Chain, setting: Setting, others: int = 0) -> Outcome:
     done = chain.replay(Items(items))
     peak = done.peak_bytes
     if others:
-        backward = next(i for i, s in enumerate(done.steps) if isinstance(s.action, Backward))
+        backward = next(i for i, s in enumerate(done.moments) if isinstance(s.action, Backward))
         # The gradient of the last output, which the replay counts from the start, is not there yet.
-        held = done.steps[backward - 1].after_bytes - chain.layers[-1].output_bytes
+        held = done.moments[backward - 1].after_bytes - chain.layers[-1].output_bytes
         peak += others * held
     set_by = peak_text(done.peak_action, [layer.name for layer in chain.layers])
     return Outcome(setting, items, peak, done.time, set_by)

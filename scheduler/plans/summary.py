@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.plans.facts import PlanFacts
+from scheduler.plans.text import labelled
 from scheduler.report.table import format_percent
 
 __all__ = ["summary_lines"]
@@ -43,4 +44,4 @@ def summary_lines(plan: PlanFacts, set_by: str | None = None) -> list[str]:
         lines.append(("solved", f"in {plan.solve_seconds:.3f} s"))
     if plan.note:
         lines.append(("note", plan.note))
-    return [f"{label:>8}  {text}" for label, text in lines]
+    return labelled(lines)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from solvers.schedule import Action, Backward, Compute, Forward, Hold
 
-__all__ = ["indented", "more_rows", "peak_text", "step_text"]
+__all__ = ["indented", "labelled", "more_rows", "peak_text", "step_text"]
 
 _DEEPEST_INDENT = 12
 
@@ -34,6 +34,11 @@ def peak_text(action: Action, names: Sequence[str]) -> str:
         return f"the {what} of {names[action.layer]!r}"
     # Holding and dropping take no memory: the peak is what is live before the first forward.
     return f"the input and the gradient of the output of {names[-1]!r}"
+
+
+def labelled(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Texts beside their labels, the labels aligned right."""
+    return [f"{label:>8}  {text}" for label, text in lines]
 
 
 def indented(depth: int) -> str:

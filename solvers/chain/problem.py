@@ -24,6 +24,7 @@ from solvers.replay import Moment, Replay, Role
 from solvers.schedule import (
     Action,
     Backward,
+    Drop,
     Forward,
     Hold,
     IllegalPlan,
@@ -191,8 +192,10 @@ class _Machine:
             return self._backward(action)
         if isinstance(action, Hold):
             self._hold(action.layer)
-        else:
+        elif isinstance(action, Drop):
             self._let_go(action.layer, action)
+        else:
+            raise IllegalPlan(f"{action} is no action of a chain")
         return Moment(action, "", 0, self.live, self.live)
 
     def check_end(self) -> None:

@@ -24,6 +24,7 @@ from solvers.graph import solve as solver
 from solvers.graph.problem import Graph
 from solvers.solution import Infeasible, Progress, Solution
 from tests.cli.test_cli import refused, run
+from tests.cli.test_waiting import IGNORING
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 
 ROOT = Path(__file__).parents[2]
@@ -303,12 +304,13 @@ def test_no_progress_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> No
     assert Watching(UNET).watch.report is None
 
 
-def test_a_real_ctrl_c_on_a_real_terminal() -> None:
+@pytest.mark.parametrize("before", [(), IGNORING], ids=["", "ignored before"])
+def test_a_real_ctrl_c_on_a_real_terminal(before: tuple[str, ...]) -> None:
     """A process is interrupted while it proves: progress on the terminal, the plan as output."""
     graph = ComputeCosts.load(RES4)
     budget = str(4 * keep_all_solution(problem_of(graph)).peak_bytes // 10)
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "scheduler", "solve", str(RES4)]
+    command = [*before, sys.executable, "-m", "scheduler", "solve", str(RES4)]
     with subprocess.Popen(
         [*command, "--optimal-in", "staged", "--budget", budget],
         cwd=ROOT,

@@ -28,7 +28,7 @@ from scheduler import (
     solve,
 )
 from scheduler.cli.page import Files, plan_report
-from scheduler.cli.progress import Watching, watched
+from scheduler.cli.progress import Watching
 from scheduler.common.files import check_writable, write_atomically
 from scheduler.planning.budget import read_budget
 from scheduler.planning.chain.compare import compare_chain
@@ -66,10 +66,6 @@ def uneven(length: int) -> CostGraph:
 # --- a thread of its own -------------------------------------------------------------------------
 
 
-def nobody() -> None:
-    pass
-
-
 @pytest.mark.parametrize(("quiet", "on_terminal"), [(False, True), (True, True), (False, False)])
 def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, quiet: bool, on_terminal: bool
@@ -78,7 +74,7 @@ def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
     monkeypatch.setattr("scheduler.cli.progress._PATIENCE", 0.0)
     ready = threading.Event()
     written: list[str] = []
-    with watched(COSTS, nobody, quiet=quiet) as watching:
+    with Watching(COSTS, quiet=quiet) as watching:
         write = watching._write
 
         def seen(words: str) -> None:
@@ -136,13 +132,20 @@ def test_an_interrupt_while_a_chain_is_solved(
     assert (status, out, err) == (130, "", "checkpoint-scheduler: interrupted\n")
 
 
-def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(tmp_path: Path) -> None:
+IGNORING = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""Starts a command with SIGINT ignored, as a shell without job control starts `command &`."""
+
+
+@pytest.mark.parametrize("before", [(), IGNORING], ids=["", "ignored before"])
+def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(
+    tmp_path: Path, before: tuple[str, ...]
+) -> None:
     frontier(COSTS)  # compiles, which is interrupted easily
     costs = tmp_path / "costs.json"
     uneven(400).save(costs)  # its frontier takes minutes
     reader, writer = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "scheduler", "frontier", str(costs)],
+        [*before, sys.executable, "-m", "scheduler", "frontier", str(costs)],
         stdout=subprocess.PIPE,
         stderr=writer,
         cwd=ROOT,
@@ -169,6 +172,15 @@ def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(tmp_path: Pat
     assert (process.returncode, out) == (130, b"")
 
 
+def test_what_was_ignored_is_ignored_again(capsys: Capture) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run(capsys, "show", *EXAMPLE)[0] == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # --- what cannot be written ----------------------------------------------------------------------
 
 
@@ -180,7 +192,7 @@ def test_what_cannot_be_written_is_said_before_solving(
 
     plan = tmp_path / "plan.json"
     solve(COSTS, budget="5GB").save(plan)
-    for name in ("api.solve", "api.frontier", "api.compare", "exportcommand.export"):
+    for name in ("api.solve", "api.frontier", "api.compare", "export.export"):
         monkeypatch.setattr(f"scheduler.{name}", late)
     there = (tmp_path / "no" / "file", f"there is no directory {str(tmp_path / 'no')!r}")
     for path, why in (there, (tmp_path, "it is a directory; name a file in it")):

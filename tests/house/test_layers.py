@@ -56,7 +56,7 @@ def copied(tmp_path: Path) -> Path:
     ("place", "wrong"),
     [
         ("solvers/problem.py", "import scheduler.common.text"),
-        ("solvers/graph/problem.py", "import solvers.graph.methods"),
+        ("solvers/graph/schedule.py", "import solvers.graph.methods"),
         ("scheduler/common/text.py", "def late() -> None:\n    import scheduler.costs.table"),
         ("scheduler/plans/facts.py", "if TYPE_CHECKING:\n    import scheduler.planning.comparison"),
         ("scheduler/pytorch/model/find.py", "import scheduler.pytorch.verification.verify"),

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
 from scheduler.plans.policies import policies_of
 from scheduler.pytorch import Measurement, measure, profile
-from solvers.schedule import Item, Items, keep_all
+from solvers.schedule import Item, Items
 
 Loss = Callable[[Any], Any] | None
 VOCABULARY = 64
@@ -203,11 +203,11 @@ def smallest_budget(layers: CostGraph) -> int:
 
 def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
     """The plan with these items, replayed on the costs."""
-    chain, ticks = layers.to_chain(), layers.ticks_per_unit
-    done, everything = chain.replay(Items(items)), chain.replay(Items(keep_all(len(chain))))
+    chain, ticks, schedule = layers.to_chain(), layers.ticks_per_unit, Items(tuple(items))
+    done, everything = chain.replay(schedule), chain.replay(chain.keep_all())
     return Plan(
-        tuple(layer.name for layer in layers.layers),
-        tuple(items),
+        layers.names,
+        schedule,
         budget_bytes=done.peak_bytes,
         peak_bytes=done.peak_bytes,
         time=done.time / ticks,
@@ -218,7 +218,7 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
         status="feasible",
         lower_bound_time=0,
         costs_sha256=layers.sha256,
-        policies=policies_of(layers.layers, Items(items).options()),
+        policies=policies_of(layers.layers, schedule.options()),
         _costs=layers,
     )
 

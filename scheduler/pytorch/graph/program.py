@@ -54,7 +54,7 @@ class Script:
             )
         actions = [a for a in actions if a.layer != n]
         try:
-            _costless(graph).replay(Actions(actions))
+            _costless(graph).replay(Actions(tuple(actions)))
         except IllegalPlan as error:
             raise InvalidPlan(f"the plan is not one for this {graph.kind}: {error}") from error
         first = [a.layer for a in actions[:n] if isinstance(a, Forward)]
@@ -82,9 +82,9 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
             f"the plan's layers are not those of the trace of {graph.kind} ({name!r} is only in "
             "one of them); it was made for another model, or for other leaves"
         )
-    steps: tuple[LayerAction, ...] = getattr(plan, "steps", ())
     return [
-        replace(step, layer=position.get(plan.layers[step.layer], len(graph))) for step in steps
+        replace(step, layer=position.get(plan.layers[step.layer], len(graph)))
+        for step in plan.steps
     ]
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from scheduler.common.errors import InvalidPlan
 from scheduler.plans.plan import Plan
 
-Kind = Literal["chain", "compute graph", "layer graph"]
-
-_REFUSED: dict[tuple[Kind, Kind], str] = {
+_REFUSED = {
     ("layer graph", "chain"): (
         "this is the plan of a chain, which scheduler.pytorch.apply(plan, model) applies; "
         "apply_graph takes a graph's"
@@ -25,16 +21,7 @@ _OF_A_GRAPH = (
 )
 
 
-def check_kind(plan: Plan, wanted: Kind) -> None:
+def check_kind(plan: Plan, wanted: str) -> None:
     """Raise `InvalidPlan` where a plan is not of the kind that an adapter runs."""
-    found = kind_of(plan)
-    if found != wanted:
-        raise InvalidPlan(_REFUSED.get((wanted, found), _OF_A_GRAPH))
-
-
-def kind_of(plan: Plan) -> Kind:
-    """The kind of problem that a plan solves."""
-    if hasattr(plan, "items"):
-        return "chain"
-    nodes = any(isinstance(step, int) for step in getattr(plan, "steps", ()))
-    return "compute graph" if nodes else "layer graph"
+    if plan.kind != wanted:
+        raise InvalidPlan(_REFUSED.get((wanted, plan.kind), _OF_A_GRAPH))

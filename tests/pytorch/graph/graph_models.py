@@ -311,7 +311,7 @@ def run_plan(name: str, actions: list[LayerAction]) -> Ran:
     case, graph = graph_case(name), traced(name)
     model = copy.deepcopy(case.model)
     modules = sorted({name for node in graph.nodes for name in node.modules})
-    predicted = graph_costs(name).to_layer_graph().replay(Actions(actions))
+    predicted = graph_costs(name).to_layer_graph().replay(Actions(tuple(actions)))
     with apply_graph(actions, graph, model):
         measured = measure(model, case.inputs, case.loss_fn, modules)
     model = copy.deepcopy(case.model)

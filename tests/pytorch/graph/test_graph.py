@@ -6,11 +6,11 @@ import copy
 from collections import Counter
 
 import pytest
-from solvers.graph.solve import solve
 
 import scheduler
 from scheduler.common.errors import InvalidPlan
 from scheduler.pytorch import apply_graph, measure
+from solvers.graph.methods import solve
 from solvers.graph.schedule import Actions, LayerAction
 from solvers.schedule import Forward
 from solvers.solution import Infeasible, PlanClass
@@ -73,7 +73,7 @@ def test_every_operation_of_an_encoder_and_a_decoder() -> None:
 @pytest.mark.parametrize("name", ["unet-blocks", "densenet-blocks", "resnet", "t5-blocks"])
 def test_plans_of_the_solver(name: str, share: float) -> None:
     graph = graph_costs(name).to_layer_graph()
-    everything = graph.replay(Actions(keep_all(graph))).peak_bytes
+    everything = graph.replay(graph.keep_all()).peak_bytes
     budget = int(share * everything)
     # To prove that the ResNet's operations fit nowhere below takes minutes.
     method = "greedy" if share == 0.0 and len(graph) > 15 else "auto"
@@ -83,8 +83,10 @@ def test_plans_of_the_solver(name: str, share: float) -> None:
             break
         except Infeasible as error:
             assert share == 0.0
-            budget = max(error.floor_bytes, budget + everything // 50)
-    check(name, list(solution.steps), budget)  # type: ignore[arg-type]
+            budget = max(error.needs_bytes, budget + everything // 50)
+    schedule = solution.schedule
+    assert isinstance(schedule, Actions)
+    check(name, list(schedule.steps), budget)
     assert budget < everything
 
 
@@ -110,8 +112,10 @@ def test_the_way_of_a_user() -> None:
 def test_what_is_freed_is_free() -> None:
     """A plan that drops what it can needs far less than one that keeps everything."""
     graph = graph_costs("t5-blocks").to_layer_graph()
-    least = min(graph.replay(Actions(random_plan(graph, 1.0, s))).peak_bytes for s in range(3))
-    assert least < 0.7 * graph.replay(Actions(keep_all(graph))).peak_bytes
+    least = min(
+        graph.replay(Actions(tuple(random_plan(graph, 1.0, s)))).peak_bytes for s in range(3)
+    )
+    assert least < 0.7 * graph.replay(graph.keep_all()).peak_bytes
 
 
 def test_applying_changes_nothing_that_stays() -> None:

@@ -419,7 +419,7 @@ def test_a_loss_outside_the_model_comes_between() -> None:
     costs = graph_costs("densenet-blocks").to_layer_graph()
     n = len(graph)
     actions = keep_all(costs)
-    assert costs.replay(Actions(actions)).time
+    assert costs.replay(Actions(tuple(actions))).time
     late = [*actions[:n], Forward(n - 1, False), *actions[n:]]
     model = copy.deepcopy(case.model)
     with pytest.raises(InvalidPlan, match=f"layer {n} is the loss outside the model"):

@@ -89,7 +89,7 @@ def kept_bytes(this: Case) -> int:
 
 def planned_bytes(this: Case, layers: CostGraph, items: Sequence[Item]) -> int:
     """The same as the replay has it, without the inputs and the gradient that the loss begins."""
-    steps = layers.to_chain().replay(Items(items)).steps
+    steps = layers.to_chain().replay(Items(tuple(items))).moments
     kept = next(
         before.after_bytes
         for before, after in pairwise(steps)

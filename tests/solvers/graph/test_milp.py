@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
-from solvers.graph.solve import solve as solve_graph
 
 from solvers.graph import search
+from solvers.graph.methods import solve as solve_graph
 from solvers.graph.milp import Answer, Program, Rows, solve
 from solvers.solution import PlanClass, Status
 from tests.solvers.graph.test_solve import checked, load
@@ -169,7 +169,7 @@ def test_nothing_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Noted(highspy.Highs):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             made.append(weakref.ref(self))
 
     monkeypatch.setattr(highspy, "Highs", Noted)
