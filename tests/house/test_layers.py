@@ -42,6 +42,16 @@ def imports() -> nx.DiGraph[str]:
     )
 
 
+def test_the_contracts_are_kept() -> None:
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    parts = nx.strongly_connected_components(imports())
+    assert not [sorted(part) for part in parts if len(part) > 1]
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     for package in PACKAGES:

@@ -30,21 +30,6 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def imported_at_once(path: Path) -> set[str]:
-    """Names of the modules that importing a file imports."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    loose = ast.Module(
-        [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)], type_ignores=[]
-    )
-    names: set[str] = set()
-    for node in loose.body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return names
-
-
 def roots(names: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
@@ -68,9 +53,7 @@ def test_torch_stays_in_its_room(path: Path) -> None:
     assert not any(name.startswith("scheduler.export.standalone") for name in imported(path))
     if "pytorch" not in path.parts:
         assert not roots(imported(path)) & {"torch", "transformers"}
-        lazy = path.name == "plan.py"  # Plan.applied, inside the method
-        used = imported_at_once(path) if lazy else imported(path)
-        assert not any(name.startswith("scheduler.pytorch") for name in used)
+        assert not any(name.startswith("scheduler.pytorch") for name in imported(path))
 
 
 def loaded_by(*arguments: str) -> set[str]:

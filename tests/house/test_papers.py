@@ -31,3 +31,12 @@ def test_the_citation_is_of_this_version() -> None:
     for key, field in (("name", "title"), ("version", "version"), ("license", "license")):
         (said,) = re.findall(rf'^{key} = "(.*?)"', project, flags=re.MULTILINE)
         assert f"\n{field}: {said}\n" in citation
+
+
+def test_the_map_names_what_is_there() -> None:
+    rooms = "scheduler|solvers|tests|benchmarks|examples"
+    named = re.findall(rf"`((?:{rooms})/[^`\s]*)`", read("CONTRIBUTING.md"))
+    assert len(named) > 40
+    # Capitals stand for the name of what is added.
+    given = [name for name in named if not re.search("[A-Z]{4}", name)]
+    assert not [name for name in given if not (ROOT / name).exists()]
