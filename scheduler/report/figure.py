@@ -145,7 +145,7 @@ class Sheet:
         box = axes.get_window_extent()
         self.width, self.height = box.width * self._points, box.height * self._points
         self.is_wide = self.width > 500
-        self.labels = Labels(Box(4, -10 - self.height, self.width, -4))
+        self.labels = Labels(Box(4, -10 - self.height, self.width + 8, -3))
 
     def note(self, artist: Artist, part: str, tip: str = "", **data: object) -> None:
         """Name an artist, and say what it is."""

@@ -23,6 +23,7 @@ Side = Literal["left", "center", "right"]
 """The side of a text that stands at its place."""
 
 _DISTANCES = (10, 18, 30, 46, 66, 90, 120, 160)
+_NEAR = 5
 _BESIDE = ((1.0, -0.4), (1.0, 0.5), (0.7, -1.0), (0.7, 1.2))
 _DIRECTIONS = (*_BESIDE, *((-side, up) for side, up in _BESIDE), (0.0, -1.2), (0.0, 1.5))
 _LEADER = 18
@@ -80,8 +81,9 @@ class Labels:
 
     def place(self, x: float, y: float, words: str) -> Place | None:
         """The nearest free place for the label of what is at a point; None where there is none."""
-        for soft in (self._soft, []):
-            for distance in _DISTANCES:
+        # Rather on a line, from which letters are set off, than far away.
+        for soft, distances in ((self._soft, _DISTANCES[:_NEAR]), ([], _DISTANCES)):
+            for distance in distances:
                 for side, up in _DIRECTIONS:
                     at_x, at_y = x + side * distance, y + up * distance + 4
                     anchor: Side = "center" if not side else "left" if side > 0 else "right"

@@ -12,9 +12,6 @@ from scheduler.report.labels import Box, said_bytes, said_time, shortened
 __all__ = ["Bar", "Timeline"]
 
 _KINDS = {"first": "forward", "again": "recomputation", "back": "backward"}
-_COLUMNS = 1600
-"""Of a step so many parts are told apart, two for each point of a wide picture."""
-
 _FAR = 4
 """Keeping everything, or a budget, is drawn up to this many times the peak."""
 
@@ -89,7 +86,7 @@ class Timeline(NamedTuple):
         sheet.limits((0, total), (0, top))
         sheet.times(total, "time", self.time_unit)
         sheet.bytes(top, "memory in use", is_up=True)
-        edges, columns = _columns(self.bars, total / _COLUMNS)
+        edges, columns = _columns(self.bars, total / (2 * sheet.width))
         for kind, words in _KINDS.items():
             values = [bar.bytes if bar.kind == kind else float("nan") for bar in columns]
             if any(bar.kind == kind for bar in columns):
@@ -102,7 +99,7 @@ class Timeline(NamedTuple):
                 sheet.note(sheet.axes.stairs(values, edges, **area), kind)
         self._block(sheet, edges, columns)
         if self._has_all:
-            edges, columns = _columns(self.keep_all, total / _COLUMNS)
+            edges, columns = _columns(self.keep_all, total / (2 * sheet.width))
             line: dict[str, Any] = {
                 "color": COLOURS["muted"],
                 "linestyle": (0, (3, 3)),
