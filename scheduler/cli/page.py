@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.planning.comparison import Comparison
-from scheduler.planning.curve import curve_picture
 from scheduler.planning.frontier import Frontier
 from scheduler.plans.pictures import WIDTH, strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
@@ -113,7 +112,7 @@ def _both(draw: Callable[[float], str]) -> dict[str, object]:
 def _others(frontier: Frontier, plan: Plan, comparison: Comparison) -> dict[str, object]:
     """The plan between all others of its costs."""
     return {
-        "curve": _both(lambda width: curve_picture(frontier, plan, comparison, width)),
+        "curve": _both(lambda width: frontier.picture(plan, comparison, width)),
         "known": frontier.remarks,
         "rows": comparison.cells(_METHOD_COLUMNS),
         "chosen": [comparison.rows.index(comparison.optimal)],

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from scheduler.common.jsontext import finite
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.plans.plan import Plan
-from scheduler.report.curve import Mark
+from scheduler.report.curve import Curve, Mark
+from scheduler.report.figure import plot
 from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
 
 if TYPE_CHECKING:
@@ -167,8 +168,7 @@ class Comparison:
             if row.peak_bytes is not None and row.time is not None
         ]
 
-    @property
-    def optima(self) -> list[tuple[int, float]]:
+    def _optima(self) -> list[tuple[int, float]]:
         """Pairs (peak bytes, time of the optimal plan within it), peak ascending and time falling.
 
         At the peaks of the rows that say it.
@@ -198,9 +198,21 @@ class Comparison:
         SchedulerError
             matplotlib is not installed.
         """
-        from scheduler.planning.curve import plot_comparison  # only who draws it needs it
-
-        return plot_comparison(self, ax)
+        shown = Curve(
+            name=self.name,
+            points=self._optima(),
+            points_are="optimal plans at these peaks",
+            is_exact=False,
+            bounds=(),
+            others=self.marks,
+            plan=None,
+            bound_time=None,
+            keep_all_time=self.keep_all_time,
+            time_unit=self.time_unit,
+            budget_bytes=self.budget_bytes,
+            reserved_bytes=self.reserved_bytes,
+        )
+        return plot(shown, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON values."""

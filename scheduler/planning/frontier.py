@@ -3,74 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from scheduler.common.jsontext import finite
 from scheduler.common.text import counted, format_bytes, format_time
 from scheduler.costs.readers import Costs
 from scheduler.planning.certify import certified
+from scheduler.planning.comparison import Comparison
 from scheduler.planning.request import Budget, read_budget
+from scheduler.planning.sweep import Swept, Trades
+from scheduler.plans.pictures import WIDTH as PICTURE_WIDTH
 from scheduler.plans.plan import Plan, excess
+from scheduler.report.curve import Curve, Mark
+from scheduler.report.figure import can_draw, plot
+from scheduler.report.svg import svg
 from scheduler.report.tables import WIDTH, fitted, format_percent, spread, wrapped
 from solvers.problem import Problem
-from solvers.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ROWS", "Frontier", "Solved", "Trades"]
+__all__ = ["ROWS", "Frontier"]
 
 ROWS = 20
 """Points that a frontier prints."""
 
 _FIELDS = ("peak_bytes", "time", "overhead")
 _SWEEP_FIELDS = (*_FIELDS, "lower_bound_time", "gap", "class", "proven")
-
-
-class Solved(Protocol):
-    """A solution, who found it, and in how many seconds."""
-
-    @property
-    def solution(self) -> Solution[Any]: ...  # noqa: D102
-    @property
-    def method(self) -> str: ...  # noqa: D102
-    @property
-    def seconds(self) -> float | None: ...  # noqa: D102
-
-
-class Trades(Protocol):
-    """What a frontier is made of: all trades of a problem, or those of some budgets.
-
-    Attributes
-    ----------
-    exact
-        There are no others.
-    points_are
-        What a picture calls the points: "optimal plans".
-    remarks
-        How far they can be trusted, as sentences.
-    failed
-        Pairs (budget in bytes, sentence) of the budgets without a plan, and why.
-    interrupted
-        Did it end early? It went from the tightest budget up.
-    """
-
-    exact: bool
-    points_are: str
-    remarks: Sequence[str]
-    failed: Sequence[tuple[int, str]]
-    interrupted: bool
-
-    @property
-    def points(self) -> Sequence[tuple[int, int]]:
-        """Pairs (peak bytes, ticks), peak ascending, ticks descending."""
-
-    @property
-    def swept(self) -> Sequence[tuple[int, Solved]]:
-        """Of a sweep each budget with what was found, ascending; else nothing."""
-
-    def find(self, size: Budget) -> Solved:
-        """The fastest within a budget; errors as of `Frontier.plan`."""
 
 
 class Frontier(Sequence[tuple[int, float]]):
@@ -126,15 +85,15 @@ class Frontier(Sequence[tuple[int, float]]):
         self.points = tuple((peak, time / ticks) for peak, time in trades.points)
         wanted = set(self.points)
         plans: dict[tuple[int, float], Plan] = {}
-        for budget, each in trades.swept:
-            plan = self._certified(each, Budget(budget))
+        for each in trades.swept:
+            plan = self._certified(each, Budget(each.budget))
             point = (plan.peak_bytes, plan.time)
             if point in wanted:
                 plans.setdefault(point, plan)
         self.plans: tuple[Plan, ...] = tuple(plans[point] for point in self.points if plans)
         self.gaps = tuple(plan.gap for plan in self.plans)
         self.bounds = [
-            (budget, each.solution.lower_bound_time / ticks) for budget, each in trades.swept
+            (each.budget, each.solution.lower_bound_time / ticks) for each in trades.swept
         ]
 
     def plan(
@@ -166,7 +125,7 @@ class Frontier(Sequence[tuple[int, float]]):
         size = read_budget(budget_gb, budget, reserved)
         return self._certified(self._trades.find(size), size)
 
-    def _certified(self, found: Solved, size: Budget) -> Plan:
+    def _certified(self, found: Swept, size: Budget) -> Plan:
         return certified(
             self.costs,
             self._problem,
@@ -257,14 +216,45 @@ class Frontier(Sequence[tuple[int, float]]):
         SchedulerError
             matplotlib is not installed.
         """
-        from scheduler.planning.curve import plot_frontier  # only who draws it needs it
+        return plot(self._curve(), ax)
 
-        return plot_frontier(self, ax)
+    def picture(
+        self,
+        plan: Plan | None = None,
+        comparison: Comparison | None = None,
+        width: float = PICTURE_WIDTH,
+    ) -> str:
+        """Time against memory as SVG.
+
+        Parameters
+        ----------
+        plan
+            The plan to mark, with its lower bound and its budget.
+        comparison
+            Other methods to mark.
+        width
+            In pixels.
+        """
+        return svg(self._curve(plan, comparison), width)
 
     def _repr_svg_(self) -> str | None:
-        from scheduler.planning.curve import frontier_picture  # only who draws it needs it
+        return self.picture() if can_draw() else None
 
-        return frontier_picture(self)
+    def _curve(self, plan: Plan | None = None, comparison: Comparison | None = None) -> Curve:
+        return Curve(
+            name=self.costs.name,
+            points=self.points,
+            points_are=self.points_are,
+            is_exact=self.exact,
+            bounds=self.bounds,
+            others=() if comparison is None else comparison.marks,
+            plan=None if plan is None else Mark(plan.method, plan.peak_bytes, plan.time),
+            bound_time=None if plan is None else plan.lower_bound_time,
+            keep_all_time=self.keep_all_time,
+            time_unit=self.time_unit,
+            budget_bytes=None if plan is None else plan.budget_bytes,
+            reserved_bytes=0 if plan is None else plan.reserved_bytes,
+        )
 
     def table(self, most: int, width: int = WIDTH) -> str:
         """A table of at most `most` points, evenly chosen, the ends among them, and what failed.

@@ -33,7 +33,6 @@ from scheduler.cli.progress import Watching
 from scheduler.common.files import check_writable, write_atomically
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep
-from scheduler.planning.curve import curve_picture
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.request import read_budget
 from solvers.schedule import Items
@@ -317,7 +316,7 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     assert max(unknown) < min(known)
     assert "–" in str(comparison)
     plan = solve(costs, budget=size.asked)
-    root = parsed(curve_picture(swept, plan, comparison))
+    root = parsed(swept.picture(plan, comparison))
     assert "optimal plans of a sweep" in root.findtext("{http://www.w3.org/2000/svg}desc", "")
     assert of_class(root, "plan")
     text = plan_report(plan, costs, (swept, plan, comparison), Files("p", "--costs c", "r"))

@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from scheduler import CostGraph, GraphPlan, LayerCost, Plan, compare, frontier, solve
 from scheduler.common.text import format_bytes
 from scheduler.planning.certify import certified
-from scheduler.planning.curve import curve_picture
 from scheduler.planning.request import Budget
 from scheduler.plans.pictures import plan_picture, strip_picture, timeline_picture
 from scheduler.report.curve import Curve, Mark
@@ -173,7 +172,7 @@ def test_keeping_everything_is_drawn_for_comparison() -> None:
 def test_a_curve_has_every_method_where_it_is(width: int) -> None:
     plan = PLANS["solved"]
     comparison = compare(EXAMPLE, budget="1GB", reserved="10MB")
-    root = parsed(curve_picture(FRONTIER, plan, comparison, width))
+    root = parsed(FRONTIER.picture(plan, comparison, width))
     shown = {
         each.get("data-method"): (int(each.get("data-bytes", "")), float(each.get("data-time", "")))
         for each in of_class(root, "method")
@@ -211,16 +210,16 @@ def test_the_bounds_of_a_sweep_hold_for_smaller_budgets() -> None:
     # Between two budgets the stairs have the bound of the larger one, which is below every plan.
     for peak, time in sweep:
         assert next(bound for budget, bound in drawn if budget >= peak) <= time
-    check_texts(parsed(curve_picture(sweep)))
+    check_texts(parsed(sweep.picture()))
 
 
 def test_a_thinned_frontier_claims_nothing() -> None:
     thinned = frontier(EXAMPLE, max_points=16)
     assert not thinned.exact
-    root = parsed(curve_picture(thinned))
+    root = parsed(thinned.picture())
     assert "near-optimal plans" in root.findtext(f"{SVG}desc", "")
     assert not of_class(root, "void")
-    assert of_class(parsed(curve_picture(FRONTIER)), "void")
+    assert of_class(parsed(FRONTIER.picture()), "void")
 
 
 # --- what happens to each layer ------------------------------------------------------------------
@@ -297,7 +296,7 @@ def test_a_timeline_shows_what_options_make_again() -> None:
 
 def every_picture() -> list[str]:
     plan = PLANS["solved"]
-    pictures = [curve_picture(FRONTIER, plan, compare(EXAMPLE, budget="1GB"))]
+    pictures = [FRONTIER.picture(plan, compare(EXAMPLE, budget="1GB"))]
     for each in PLANS.values():
         pictures += [timeline_picture(each), strip_picture(each)]
     return pictures
@@ -359,7 +358,7 @@ def test_names_of_any_kind_are_drawn() -> None:
         pictures = (
             timeline_picture(plan, width=width),
             strip_picture(plan, costs.name, width),
-            curve_picture(frontier(costs), plan, compare(costs, budget=10**6), width),
+            frontier(costs).picture(plan, compare(costs, budget=10**6), width),
         )
         for picture in pictures:
             assert "<script" not in picture
@@ -378,7 +377,7 @@ def test_what_a_notebook_shows() -> None:
     graph = PLANS["graph"]
     assert isinstance(graph, GraphPlan)
     assert 'data-picture="timeline"' in (graph._repr_svg_() or "")
-    assert FRONTIER._repr_svg_() == curve_picture(FRONTIER)
+    assert FRONTIER._repr_svg_() == FRONTIER.picture()
 
 
 def test_a_plan_of_a_thousand_layers_is_not_large() -> None:

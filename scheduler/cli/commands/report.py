@@ -57,7 +57,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Write one HTML file, or one picture; status 2 when the costs do not belong."""
     from scheduler.cli.page import plan_report
-    from scheduler.planning.curve import curve_picture
     from scheduler.plans.pictures import strip_picture, timeline_picture
 
     if arguments.picture is not None and arguments.picture not in PICTURES:
@@ -78,7 +77,8 @@ def run(arguments: Namespace) -> int:
     elif arguments.picture == "timeline":
         text = timeline_picture(plan, costs)
     elif arguments.picture == "curve":
-        text = curve_picture(*_solved(plan, costs, arguments))
+        curve, _, comparison = _solved(plan, costs, arguments)
+        text = curve.picture(plan, comparison)
     else:
         others, left_out = None, ""
         try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.planning.request import Budget
-from scheduler.planning.sweep import Sweep, Swept
+from scheduler.planning.sweep import Sweep, Swept, Trades
 from scheduler.plans.plan import Plan
 from solvers.chain.frontier import MEMORY_LIMIT
 from solvers.chain.frontier import Frontier as Points
@@ -30,13 +30,8 @@ Refusal = Callable[[Infeasible, Budget], Exception]
 """The error for a budget that no plan fits."""
 
 
-class WholeFrontier:
-    """All trades of a chain; see `scheduler.planning.frontier.Trades`."""
-
-    remarks: Sequence[str] = ()
-    failed: Sequence[tuple[int, str]] = ()
-    swept: Sequence[tuple[int, Swept]] = ()
-    interrupted = False
+class WholeFrontier(Trades):
+    """All trades of a chain."""
 
     def __init__(self, chain: Chain, limits: Limits, refusal: Refusal) -> None:
         limit = MEMORY_LIMIT if limits.memory_limit is None else limits.memory_limit
@@ -141,6 +136,6 @@ class ChainSweep:
         return Sweep(
             self._chain,
             [Swept(budget, each, "optimal", None) for budget, each in sorted(self.solved.items())],
-            "optimal plans of a sweep" if proven else "plans of a sweep",
-            (remark,),
+            points_are="optimal plans of a sweep" if proven else "plans of a sweep",
+            remarks=(remark,),
         )
