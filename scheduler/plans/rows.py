@@ -10,8 +10,7 @@ from typing import NamedTuple
 from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.keeps import Keeps
 from scheduler.plans.kinds import kind_of
-from scheduler.plans.plan import Plan
-from scheduler.plans.summary import summary_lines
+from scheduler.plans.plan import Plan, summary_lines
 from scheduler.plans.text import indented, more_rows
 from scheduler.report.tables import fitted, span_text
 

@@ -6,16 +6,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.milp import Answer, Program, Watch
-from solvers.graph.milp import solve as solve_program
 from solvers.graph.schedule import GraphSchedule
 from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan
 from solvers.solution import Infeasible, PlanClass, Progress, Report, Solution
+
+if TYPE_CHECKING:
+    from solvers.graph.milp import Answer, Program, Watch
 
 __all__ = ["OutOfTime", "Search"]
 
@@ -187,6 +188,9 @@ class Search:
         """What HiGHS says of a program; None when a limit comes first."""
         if self.over:
             return None
+        # numpy and HiGHS are for those who have a program.
+        from solvers.graph.milp import solve as solve_program
+
         return solve_program(
             program,
             time_limit=self.remaining(),
