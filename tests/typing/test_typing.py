@@ -15,7 +15,7 @@ costs = CostGraph.example("gpt2-small")
 plan = solve(costs, budget=40, threads="all")
 words: int = plan.method
 apply("plan.json", plan)
-frontier(costs).plans
+frontier(costs).cheapest
 solve()
 """
 
