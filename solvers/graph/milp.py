@@ -119,7 +119,7 @@ def solve(
         if ended:
             event.interrupt()
 
-    highs.cbMipInterrupt += look
+    highs.cbMipInterrupt.subscribe(look)
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(highs.run)
         try:
@@ -168,7 +168,8 @@ def _loaded(program: Program, hint: Mapping[int, float] | None) -> highspy.Highs
         matrix.data,
         program.integer.astype(np.int32),
     )
-    if hint is not None:
+    # After a start 1.16.0 returns wrong optima; 1.12, which all but the newest Pythons have, not.
+    if hint is not None and highs.versionMinor() == 12:
         columns, values = np.array(list(hint), np.int32), np.array(list(hint.values()))
         highs.setSolution(len(hint), columns, values)
     return highs

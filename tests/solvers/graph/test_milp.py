@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import highspy
@@ -77,8 +77,8 @@ def test_scipy_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_hint_changes_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    # HiGHS 1.16.0 gives a wrong bound here, and elsewhere a wrong optimum.
-    calls = programs(monkeypatch, "mlp16", 660, PlanClass.FORWARD)
+    # After a start HiGHS 1.16.0 takes 200 for the optimum here, which is 185.
+    calls = programs(monkeypatch, "mlp16", 713, PlanClass.FORWARD)
     assert any(hint for _, hint in calls)
     for program, hint in calls:
         truth, found = by_scipy(program), solve(program, hint=hint)
@@ -165,14 +165,15 @@ def test_threads_may_change_from_call_to_call() -> None:
 
 
 def test_nothing_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[Any]] = []
+    made: list[weakref.ref[highspy.Highs]] = []
+    create: Callable[[], highspy.Highs] = highspy.Highs
 
-    class Noted(highspy.Highs):
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            made.append(weakref.ref(self))
+    def noted() -> highspy.Highs:
+        highs = create()
+        made.append(weakref.ref(highs))
+        return highs
 
-    monkeypatch.setattr(highspy, "Highs", Noted)
+    monkeypatch.setattr(highspy, "Highs", noted)
     solve(knapsacks(14))
     gc.collect()
     assert [ref() for ref in made] == [None]
