@@ -27,6 +27,7 @@ from scheduler.planning.search import read_search, refuse_graph_options
 from scheduler.plans.diff import diff_plans
 from scheduler.plans.pictures import strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
+from scheduler.report.figure import require
 from scheduler.report.tables import print_width
 
 __all__ = ["PICTURES", "diff", "report"]
@@ -49,6 +50,8 @@ def report(arguments: Namespace) -> int:
         raise SchedulerError(
             f"there is no picture {arguments.picture!r}; choose {', '.join(PICTURES)}"
         )
+    for package in ("matplotlib", *(["jinja2"] if arguments.picture is None else [])):
+        require(package, "a report")  # before anything is solved
     if arguments.output is not None and arguments.output != "-":
         check_writable(arguments.output)
     plan = _read_plan(arguments.plan)
