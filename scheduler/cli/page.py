@@ -63,7 +63,10 @@ def plan_report(
     ------
     InvalidPlan
         As `Plan.replay`.
+    SchedulerError
+        jinja2 or matplotlib is not installed.
     """
+    require("jinja2", "a report")
     own = plan.own_costs(costs)
     name = own.name or "Plan"
     rows = plan_rows(plan, own)
@@ -88,7 +91,6 @@ def plan_report(
 
 def _filled(**values: object) -> str:
     """The page with these values, all of which but the pictures are escaped."""
-    require("jinja2", "a report")
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 

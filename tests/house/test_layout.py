@@ -14,7 +14,10 @@ import scheduler
 ROOT = Path(__file__).parents[2]
 SOLVERS = sorted((ROOT / "solvers").rglob("*.py"))
 SCHEDULER = sorted((ROOT / "scheduler").rglob("*.py"))
-HEAVY = {"numpy", "scipy", "ortools", "numba", "networkx", "torch", "transformers", "pandas"}
+HEAVY = {"numpy", "scipy", "ortools", "numba", "networkx", "torch", "transformers", "pandas"} | {
+    "jinja2",
+    "matplotlib",
+}
 
 
 def imported(path: Path) -> set[str]:

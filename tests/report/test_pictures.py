@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import random
 import re
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from scheduler import CostGraph, GraphPlan, LayerCost, Plan, compare, frontier, solve
+from scheduler.cli.page import Files, plan_report
+from scheduler.common.errors import SchedulerError
 from scheduler.common.text import format_bytes
 from scheduler.planning.certify import certified
 from scheduler.planning.request import Budget
@@ -415,3 +421,78 @@ def test_the_pictures_of_the_readme_are_up_to_date() -> None:
     assert {path.name: facts(path.read_text(encoding="utf-8")) for path in folder.iterdir()} == {
         name: facts(text) for name, text in drawn.items()
     }
+
+
+# --- on anybody's axes ----------------------------------------------------------------------------
+
+
+def test_plots_have_a_figure_of_their_own_or_are_drawn_where_asked(tmp_path: Path) -> None:
+    solved, loaded = PLANS["solved"], Plan.from_json(PLANS["solved"].to_json())
+    comparison = compare(EXAMPLE, budget="1GB")
+    sweep, of_graph = frontier(UNET, points=3), compare(UNET, budget=UNET_PEAK, time_limit=2.0)
+    everything: list[Any] = [solved, loaded, FRONTIER, comparison, sweep, of_graph]
+    for i, shown in enumerate(everything):
+        own = shown.plot()
+        for name in (f"{i}.png", f"{i}.pdf", f"{i}.svg"):
+            own.figure.savefig(tmp_path / name)
+            assert (tmp_path / name).stat().st_size > 1000
+        axes = Figure(figsize=(5, 4)).add_subplot(1, 2, 2)
+        assert shown.plot(ax=axes) is axes
+        assert axes.get_title()
+        assert axes.get_legend() is not None
+    assert (tmp_path / "0.png").read_bytes().startswith(b"\x89PNG")
+    assert "matplotlib.pyplot" not in sys.modules  # no figure is anybody's "current" one
+
+
+def test_a_plan_without_costs_is_plotted_as_a_strip() -> None:
+    loaded = Plan.from_json(PLANS["nested"].to_json())
+    names = artists(loaded.plot())
+    assert {"layer", "segment"} <= names.keys()
+    assert {"first", "peak"} <= artists(PLANS["nested"].plot()).keys()
+
+
+def test_a_comparison_is_plotted_with_every_method_and_the_budget() -> None:
+    comparison = compare(EXAMPLE, budget="1GB", reserved="10MB")
+    drawn = artists(comparison.plot())
+    assert list(drawn["budget"].get_xdata()) == [990 * 10**6] * 2
+    marks = {
+        (artist.get_xdata()[0], artist.get_ydata()[0])
+        for name, artist in drawn.items()
+        if name.startswith("method")
+    }
+    assert marks == {(row.peak_bytes, row.time) for row in comparison.rows if row.time is not None}
+    stairs = drawn["frontier"]
+    optima = {(row.peak_bytes, row.optimal_time_at_peak) for row in comparison.rows if row.time}
+    assert set(zip(stairs.get_xdata()[:-1], stairs.get_ydata()[:-1], strict=True)) <= optima
+
+
+def test_two_frontiers_share_axes() -> None:
+    axes = Figure().add_subplot()
+    other = frontier(random_costs(16, 1))
+    FRONTIER.plot(axes)
+    other.plot(axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for peak, time in (*FRONTIER, *other):
+        assert left <= peak <= right
+        assert low <= time <= high
+
+
+def test_a_users_settings_do_not_change_what_is_written() -> None:
+    plan = PLANS["solved"]
+    usual = timeline_picture(plan)
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 30, "axes.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+        assert timeline_picture(plan) == usual
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.report.figure.find_spec", lambda name: None)
+    plan, sentence = PLANS["solved"], r"pip install 'checkpoint-scheduler\[report\]'"
+    for draw in (plan.plot, FRONTIER.plot, partial(timeline_picture, plan)):
+        with pytest.raises(SchedulerError, match=f"a picture needs matplotlib.*{sentence}"):
+            draw()
+    assert plan._repr_svg_() is None
+    assert FRONTIER._repr_svg_() is None
+    with pytest.raises(SchedulerError, match=f"a report needs jinja2.*{sentence}"):
+        plan_report(plan, EXAMPLE, None, Files("plan.json", "--costs costs.json", "report.html"))
