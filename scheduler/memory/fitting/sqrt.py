@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_bytes
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.block import block_activations
+from scheduler.memory.activations import block_activations
 from scheduler.memory.recipe import Recipe, RecipeFields
 from scheduler.memory.shape.shape import Shape
 from scheduler.plans.text import peak_text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 
 from scheduler.common.text import format_both, format_bytes, format_time, more_than_budget
-from scheduler.memory.activations.setting import linears, lora_targets
 from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import Items
 

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.setting import linears, lora_targets
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state

@@ -7,7 +7,7 @@ make; T tokens.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.setting import Setting
+from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
 __all__ = [

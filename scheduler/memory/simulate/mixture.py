@@ -7,9 +7,9 @@ rows are u bytes: 4, or e in Qwen's families, which cast them.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.setting import Setting
 from scheduler.memory.simulate.kernels import add, cast, linear, multiply, split, unary
 from scheduler.memory.simulate.modules import activate
+from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
 __all__ = ["mixture"]

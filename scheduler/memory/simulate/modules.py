@@ -6,7 +6,6 @@ there.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.setting import Setting, linears
 from scheduler.memory.simulate.kernels import (
     add,
     cast,
@@ -20,6 +19,7 @@ from scheduler.memory.simulate.kernels import (
     split,
     unary,
 )
+from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
 __all__ = ["activate", "mlp", "norm", "project"]

@@ -89,5 +89,6 @@ class Recorder(Paper):
         self._calls[op] += 1
 
     def _storages(self, values: Sequence[Value]) -> tuple[int, ...]:
-        found = (_GIVEN if v.storage is None else self._known[v.storage] for v in values)
+        storages = (value.storage for value in values)
+        found = (_GIVEN if each is None else self._known.get(each, _GIVEN) for each in storages)
         return tuple(dict.fromkeys(found))

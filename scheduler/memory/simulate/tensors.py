@@ -23,10 +23,11 @@ _SOURCE = -1  # the order of a graph's input; a parameter's is 0
 
 @dataclass(slots=True)
 class _Ledger:
-    """Live bytes, and the most there were."""
+    """Live bytes, the most there were, and by storage what made it, with its bytes."""
 
     live: int = 0
     peak: int = 0
+    made: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 class Storage:
@@ -34,13 +35,19 @@ class Storage:
 
     __slots__ = ("__weakref__", "_ledger", "bytes")
 
-    def __init__(self, ledger: _Ledger, size: int) -> None:
+    def __init__(self, ledger: _Ledger, size: int, op: str) -> None:
         self._ledger, self.bytes = ledger, size
         ledger.live += size
         ledger.peak = max(ledger.peak, ledger.live)
+        self.name(op)
+
+    def name(self, op: str) -> None:
+        """Call it by the operation that made it, or changed it last."""
+        self._ledger.made[id(self)] = op, self.bytes
 
     def __del__(self) -> None:
         self._ledger.live -= self.bytes
+        del self._ledger.made[id(self)]
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +122,7 @@ class Paper:
     """
 
     def __init__(self, gpu: Gpu, *, keep: bool = True, flops_share: float = 1.0) -> None:
-        self._ledger = _Ledger()
+        self._ledger, self._outside = _Ledger(), _Ledger()
         self._flops = gpu.sustained_flops * flops_share
         self._bandwidth = gpu.sustained_bandwidth
         self._keep = keep
@@ -132,6 +139,17 @@ class Paper:
     def peak(self) -> int:
         """Most bytes that were live since `reset_peak`."""
         return self._ledger.peak
+
+    @property
+    def input_saved(self) -> bool:
+        """Whether the graph's input is live."""
+        return self._outside.live > 0
+
+    def tensors(self, but: Value | None = None) -> tuple[tuple[str, int], ...]:
+        """Storages that are live, `but` for one: the operation that made each, and its bytes."""
+        one = None if but is None else id(but.storage)
+        inside = (each for key, each in self._ledger.made.items() if key != one)
+        return *self._outside.made.values(), *inside
 
     def reset_peak(self) -> None:
         """Measure the peak from now on."""
@@ -151,7 +169,8 @@ class Paper:
     def source(self, elements: int, size: int) -> Value:
         """The graph's input, whose gradient is wanted; not counted."""
         self.leaves.append(Node(_SOURCE))
-        return Value(elements, size, None, self.leaves[-1])
+        storage = Storage(self._outside, elements * size, "input")
+        return Value(elements, size, storage, self.leaves[-1])
 
     def compute(
         self, reads: Sequence[Value], elements: int, size: int, flops: float = 0, *, op: str = ""
@@ -166,12 +185,14 @@ class Paper:
 
         `op` is torch's name of the operation, where a forward runs it.
         """
-        made = [Value(n, size, Storage(self._ledger, n * size)) for n, size in makes]
+        made = [Value(n, size, Storage(self._ledger, n * size, op)) for n, size in makes]
         self.spend(sum(value.bytes for value in (*reads, *made)), flops)
         return made
 
     def change(self, op: str, value: Value, *reads: Value) -> None:
         """Run a kernel that changes a tensor in place: it is read and written."""
+        if value.storage is not None:
+            value.storage.name(op)
         self.spend(2 * value.bytes + sum(each.bytes for each in reads))
 
     def spend(self, moved: int, flops: float = 0) -> None:
