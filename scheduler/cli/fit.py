@@ -25,8 +25,6 @@ from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 
-__all__ = ["check_room", "fit", "model_costs", "parse_lora"]
-
 _OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}

@@ -9,9 +9,6 @@ from scheduler.common.text import did_you_mean, shown
 from scheduler.memory.errors import Argument
 from solvers.problem import LIMIT
 
-__all__ = ["check_choice", "check_count", "check_flag", "check_probability"]
-
-
 Sentence = Callable[..., Exception]
 """The error that a sentence becomes, given part by part."""
 

@@ -23,7 +23,6 @@ from scheduler.memory.simulate.step import Activations, Seen, block, head, rehea
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["costs_from_shape"]
 
 CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
 
-__all__ = ["Argument", "InvalidRecipe", "InvalidShape", "NoFormula"]
-
 
 @dataclass(frozen=True, slots=True)
 class Argument:

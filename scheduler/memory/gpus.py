@@ -10,8 +10,6 @@ from scheduler.common.text import shown
 from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import Argument, InvalidRecipe
 
-__all__ = ["GPUS", "Gpu", "load_gpu"]
-
 _GIB = 2**30
 
 

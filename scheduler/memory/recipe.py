@@ -13,8 +13,6 @@ from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.state.sharding import Sharding, check_stage, resolve_sharding
 from scheduler.memory.state.sizes import BASES, DTYPES, OPTIMIZERS, check_precision
 
-__all__ = ["DEGREES", "DEVICES", "LOSSES", "Lora", "Recipe", "RecipeFields", "recipe_of"]
-
 DEVICES = ("cuda", "cpu")
 LOSSES = ("hf", "hf-outputs-kept", "bf16", "chunked")
 DEGREES = ("tensor", "pipeline", "sequence", "context", "expert")

@@ -14,8 +14,6 @@ from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
 
-__all__ = ["FitFacts", "Limits", "counted_gradients"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

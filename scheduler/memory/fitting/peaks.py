@@ -13,16 +13,6 @@ from solvers.replay import Moment as Action
 from solvers.schedule import Backward
 from solvers.solution import Infeasible
 
-__all__ = [
-    "Moment",
-    "keep_all_peak",
-    "kept_bytes",
-    "moments",
-    "smallest_peak",
-    "with_gradient",
-    "with_working",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

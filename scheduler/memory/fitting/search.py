@@ -12,8 +12,6 @@ from scheduler.common.jsontext import parse_json
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.shape import Shape, load_shape
 
-__all__ = ["MOST_SEQUENCES", "MOST_TOKENS", "largest", "trained_positions"]
-
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
 """Where the searches for the largest batch and the longest sequence end."""
 

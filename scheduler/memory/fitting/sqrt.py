@@ -31,8 +31,6 @@ from solvers.schedule import Items, keep_all
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["best_ratio_k", "boundary_and_interior", "explain", "integer_saving"]
-
 
 def integer_saving(layers: int) -> float:
     """How many times less than keep-all the best whole segment length holds: L / min(⌈L/k⌉ + k).

@@ -13,8 +13,6 @@ from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import Items
 
-__all__ = ["conclusion", "fit_lines", "smallest_text"]
-
 _WIDTH = 100
 _LABEL = 10
 _MOMENTS = {"loss": "up to loss"}  # a forward may be the highest of them

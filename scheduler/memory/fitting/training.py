@@ -20,8 +20,6 @@ from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
-__all__ = ["Efficiency", "Training"]
-
 Efficiency: TypeAlias = float | tuple[float, float] | None
 
 

@@ -14,10 +14,7 @@ from typing import Any
 from scheduler.common.text import shown
 from scheduler.memory.checks import check_choice
 from scheduler.memory.errors import InvalidShape
-from scheduler.memory.shape.config import Config
-from scheduler.memory.shape.fields import check_fields
-
-__all__ = ["FAMILIES", "shape_fields"]
+from scheduler.memory.shape.config import Config, check_fields
 
 _NESTED = ("text_config", "vision_config", "audio_config", "llm_config", "language_config")
 _ALIKE = "only models whose blocks are all alike are known"
@@ -280,7 +277,7 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
     """The fields of a shape called `name`, from a config; `where` is how errors call it.
 
     A released config has dozens of fields about tokens, generation and versions. Those that no
-    size depends on are listed (`fields`) and ignored; any other that the family does not read is
+    size depends on are listed (`config`) and ignored; any other that the family does not read is
     refused, since it may change the memory unseen.
 
     Raises

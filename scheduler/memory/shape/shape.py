@@ -14,8 +14,6 @@ from scheduler.memory.checks import check_choice, check_count, check_flag, check
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.families import shape_fields
 
-__all__ = ["Shape", "load_shape", "shape_names"]
-
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
 

@@ -18,8 +18,6 @@ from scheduler.memory.simulate.modules import project
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
-__all__ = ["attend", "expands"]
-
 _WIDEST_FUSED_HEAD = 256
 _JOINED_BY_ROTARY = ("gpt_neox", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
@@ -95,7 +93,10 @@ def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value
 def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
     """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
 
-    A causal mask halves both, as flash kernels skip what it hides; a padding mask does not.
+    A causal mask halves both, as flash kernels skip what it hides; a padding mask does not, nor a
+    window's: it is turned into one of numbers in every layer, e·B·S². Kept are queries, keys and
+    values, the output, which lies in memory as the queries do (where rotary has put them head by
+    head, the projection keeps a copy), and the log of each row's sum of exponentials, 4·T·H.
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
@@ -207,6 +208,8 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
 
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
+
+    Softmax is in fp32 and its output cast, 4·A and e·A; GPT-2 has it in its own dtype, e·A.
 
     A product sees batch and heads as one dimension. A factor in which the two do not lie so is
     copied; those that rotary has joined or that are expanded to all heads lie so already.

@@ -10,24 +10,6 @@ from __future__ import annotations
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
-__all__ = [
-    "add",
-    "cast",
-    "dropout",
-    "gelu_new",
-    "join",
-    "layer_norm",
-    "linear",
-    "multiply",
-    "part",
-    "rms_norm",
-    "rotary",
-    "scale",
-    "split",
-    "unary",
-    "view",
-]
-
 
 def add(paper: Paper, x: Value, y: Value) -> Value:
     """Run x + y; both get the gradient itself, unless it has to be summed."""

@@ -7,19 +7,101 @@ forward again and backward.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from scheduler.costs.layer import OptionCost
-from scheduler.costs.options.inside import Inside
+from scheduler.costs.options.inside import Inside, Operation
 from scheduler.costs.options.pareto import option_cost, wanted
 from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.simulate.recorder import Recorder
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.step import Activations, Seen, block, flops_share, run_again
+from scheduler.memory.simulate.tensors import Paper, Saved, Storage, Value
 
-__all__ = ["block_options", "look_inside"]
+_GIVEN = 0
+"""The storage that stands for all that is not counted: input, parameters, tables, masks."""
+_RANDOM = ("bernoulli", "dropout", "scaled_dot_product")
+
+
+class Recorder(Paper):
+    """Writes operations down as `scheduler.pytorch` does in torch, until `inside` is asked for."""
+
+    def __init__(self, gpu: Gpu, *, flops_share: float = 1.0) -> None:
+        super().__init__(gpu, flops_share=flops_share)
+        self._operations: list[Operation] = []
+        self._calls: Counter[str] = Counter()
+        self._sizes = [0]
+        self._known: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
+        self._saved: set[int] = set()
+        self._stop = 0
+
+    def run(
+        self, op: str, reads: Sequence[Value], makes: Sequence[tuple[int, int]], flops: float = 0
+    ) -> list[Value]:
+        """Run a kernel, and write it down."""
+        before = self.seconds
+        made = super().run(op, reads, makes, flops)
+        for value in made:
+            assert value.storage is not None
+            self._known[value.storage] = len(self._sizes)
+            self._sizes.append(value.bytes)
+        self._write(op, reads, self._storages(made), (), self.seconds - before)
+        return made
+
+    def change(self, op: str, value: Value, *reads: Value) -> None:
+        """Run a kernel in place, and write it down."""
+        before = self.seconds
+        super().change(op, value, *reads)
+        self._write(op, (value, *reads), (), self._storages((value,)), self.seconds - before)
+
+    def save(self, *values: Value) -> Saved:
+        """Save tensors, and note where the last ones are."""
+        self._saved.update(self._storages(values))
+        self._stop = len(self._operations)
+        return super().save(*values)
+
+    def inside(self, output: Value) -> Inside:
+        """All operations so far, as those of a block's forward; none of its backward."""
+        return Inside(
+            forward=tuple(self._operations),
+            backward=(),
+            storage_bytes=tuple(self._sizes),
+            given=frozenset({_GIVEN}),
+            output=self._storages((output,))[0],
+            saved=frozenset(self._saved),
+            stop=self._stop,
+        )
+
+    def _write(
+        self,
+        op: str,
+        reads: Sequence[Value],
+        makes: tuple[int, ...],
+        changes: tuple[int, ...],
+        seconds: float,
+    ) -> None:
+        self._operations.append(
+            Operation(
+                name=op,
+                call=self._calls[op],
+                reads=self._storages(reads),
+                makes=makes,
+                changes=changes,
+                views=changes,
+                time=seconds * 1e3,
+                random=any(word in op for word in _RANDOM),
+            )
+        )
+        self._calls[op] += 1
+
+    def _storages(self, values: Sequence[Value]) -> tuple[int, ...]:
+        storages = (value.storage for value in values)
+        found = (_GIVEN if each is None else self._known.get(each, _GIVEN) for each in storages)
+        return tuple(dict.fromkeys(found))
 
 
 def block_options(

@@ -15,8 +15,6 @@ from enum import Enum, auto
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.tensors import Paper, Saved, Value
 
-__all__ = ["Selective"]
-
 
 class _Stage(Enum):
     FIRST = auto()

@@ -12,8 +12,6 @@ from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.sizes import DTYPES
 
-__all__ = ["Setting", "linears", "lora_targets", "setting"]
-
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
 _FUSED_GATE = ("phi3",)

@@ -12,13 +12,10 @@ from dataclasses import dataclass, replace
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend
 from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
-from scheduler.memory.simulate.mixture import mixture
-from scheduler.memory.simulate.modules import mlp, norm
+from scheduler.memory.simulate.modules import mixture, mlp, norm
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
-
-__all__ = ["Seen", "block", "flops_share", "head", "rehearse"]
 
 Forward = Callable[[Paper, Setting, Value], Value]
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from scheduler.memory.gpus import Gpu
 
-__all__ = ["Node", "Paper", "Saved", "Value"]
-
 Gradients = Sequence["Value | None"]
 _SOURCE = -1  # the order of a graph's input; a parameter's is 0
 

@@ -9,8 +9,6 @@ from scheduler.common.checks import plain
 from scheduler.common.text import shown
 from scheduler.memory.errors import Argument, InvalidRecipe
 
-__all__ = ["Sharding", "check_stage", "resolve_sharding"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sharding:

@@ -9,20 +9,6 @@ from math import ceil
 from scheduler.memory.checks import check_choice, check_count
 from scheduler.memory.errors import Argument, InvalidRecipe
 
-__all__ = [
-    "BASES",
-    "BLOCKS",
-    "DTYPES",
-    "OPTIMIZERS",
-    "PRECISIONS",
-    "Sizes",
-    "adapter_sizes",
-    "check_fallback",
-    "check_precision",
-    "moment_sizes",
-    "statistics_count",
-]
-
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 

@@ -27,8 +27,6 @@ from scheduler.memory.state.sizes import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["State", "training_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class State:
