@@ -30,6 +30,15 @@ _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
 
 
+@contextlib.contextmanager
+def _as_options() -> Iterator[None]:
+    """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
+    try:
+        yield
+    except (InvalidRecipe, InvalidShape, NoFormula) as error:
+        raise type(error)(error.spelled(_option), argument=error.argument) from error
+
+
 def fit(arguments: Namespace) -> int:
     """``fit``: one screen; status 3 when no plan fits."""
     with _as_options():
@@ -57,16 +66,12 @@ def fit(arguments: Namespace) -> int:
     return 3
 
 
+@_as_options()
 def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     """The costs of ``--model`` and, with ``--optimizer``, the state that is always there.
 
     Gradients that the costs count are not in the second: a plan has them already.
     """
-    with _as_options():
-        return _model_costs(arguments)
-
-
-def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     shape, given = load_shape(_model(arguments)), _given(arguments)
     needs = [name for name in _OF_THE_STATE if name in given]
     if arguments.optimizer is None and needs:
@@ -104,15 +109,6 @@ def _to_read(costs: CostGraph) -> CostGraph:
         for layer in costs.layers
     )
     return replace(costs, layers=tuple(layers))
-
-
-@contextlib.contextmanager
-def _as_options() -> Iterator[None]:
-    """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
-    try:
-        yield
-    except (InvalidRecipe, InvalidShape, NoFormula) as error:
-        raise type(error)(error.spelled(_option), argument=error.argument) from error
 
 
 def _option(argument: Argument) -> str:

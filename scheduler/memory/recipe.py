@@ -255,16 +255,9 @@ class RecipeFields(TypedDict, total=False):
 
 
 def recipe_of(recipe: Recipe | None, given: RecipeFields, *, computing: bool = False) -> Recipe:
-    """The recipe, its fields replaced by the keyword arguments `given` beside it.
+    """The recipe, or one of defaults, its fields replaced by the keyword arguments `given`.
 
-    Parameters
-    ----------
-    recipe
-        None: a `Recipe` of defaults.
-    given
-        What else was said.
-    computing
-        The precision may be named by what is computed in, "fp16" too.
+    Where costs are computed the precision may be named by what is computed in, "fp16" too.
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InvalidRecipe(Argument("recipe"), f" must be a Recipe(...), got {shown(recipe)}")

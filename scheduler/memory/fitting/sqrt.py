@@ -65,11 +65,6 @@ def boundary_and_interior(
     c is the block's input, kept in its place: B·S·d elements. a is all that autograd keeps inside
     the block and at its input. In a Llama block in bf16 c = 2·T·d, and with few key-value heads
     and f = 3.5·d, a is about T(16d + 4d + 28d + …) = 24·c: the rule takes the two for equal.
-
-    Parameters
-    ----------
-    shape, batch, sequence, recipe, fields
-        As for `block_activations`.
     """
     block = block_activations(shape, batch, sequence, recipe, **fields)
     inside = block.saved_bytes + (block.input_bytes if block.input_saved else 0)
@@ -87,13 +82,8 @@ def explain(
 ) -> str:
     """The √L theorem's figures for a shape, and how far its blocks are from what it assumes.
 
-    Parameters
-    ----------
-    shape, batch, sequence, recipe, fields
-        As for `boundary_and_interior`.
-    costs
-        Of the same model, on which uniform plans are replayed: embedding, head with loss,
-        gradients and working memory included.
+    `costs` are of the same model, embedding, head with loss, gradients and working memory included:
+    uniform plans are replayed on them.
     """
     n = shape.layers
     c, a = boundary_and_interior(shape, batch, sequence, recipe, **fields)

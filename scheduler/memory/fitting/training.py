@@ -27,21 +27,7 @@ Efficiency: TypeAlias = float | tuple[float, float] | None
 class Training:
     """A shape, a GPU and a recipe, checked; from it follow state and costs on one GPU.
 
-    Attributes
-    ----------
-    shape
-        The model's.
-    gpu, efficiency
-        See `costs_from_shape`.
-    recipe
-        Its GPUs are data-parallel ones.
-    state
-        What is held from step to step.
-
-    Raises
-    ------
-    InvalidRecipe
-        The recipe contradicts itself, or has a degree of parallelism without formulas.
+    The recipe's GPUs are data-parallel ones; `state` is what is held from step to step.
     """
 
     shape: Shape

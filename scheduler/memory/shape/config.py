@@ -25,20 +25,10 @@ _ACTIVATIONS = {
 
 
 class Config:
-    """A config, each field asked for by name and checked.
+    """What a file holds, each field asked for by name and checked; `where` is how errors call it.
 
-    Parameters
-    ----------
-    record
-        What the file holds.
-    where
-        How errors call it.
-
-    Attributes
-    ----------
-    asked
-        Names of the fields that somebody has asked for, whether they are there or not: those that
-        the model's family reads.
+    `asked` are the fields that somebody has asked for, whether they are there or not: those that
+    the model's family reads.
     """
 
     def __init__(self, record: Mapping[str, object], where: str) -> None:
@@ -212,13 +202,7 @@ _VALUES: dict[str, tuple[object, str | tuple[str | Argument, ...]]] = {
 
 
 def check_fields(config: Config, family: str) -> None:
-    """Refuse what nobody has read, unless it is known to leave the memory as it is.
-
-    Raises
-    ------
-    InvalidShape
-        A field is not known, or known at another value than it holds.
-    """
+    """Refuse what nobody has read, unless it is known to leave the memory as it is."""
     left = {field: value for field, value in config.record.items() if field not in config.asked}
     for field, value in left.items():
         if field in _VALUES:

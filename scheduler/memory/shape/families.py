@@ -279,12 +279,6 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
     A released config has dozens of fields about tokens, generation and versions. Those that no
     size depends on are listed (`config`) and ignored; any other that the family does not read is
     refused, since it may change the memory unseen.
-
-    Raises
-    ------
-    InvalidShape
-        A needed field is missing, or the model_type is not one of `FAMILIES`; or a field is not
-        known, or known at another value than it has (quantised weights, a dense family's experts).
     """
     if not isinstance(record, Mapping):
         raise InvalidShape(

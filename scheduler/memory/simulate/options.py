@@ -109,19 +109,8 @@ def block_options(
 ) -> tuple[OptionCost, ...]:
     """The options of the shape's block; a result's call is one of transformers' code.
 
-    Parameters
-    ----------
-    at, gpu
-        How it runs, and where.
-    kept, seen
-        The block whole: what it keeps, and as it ran on paper.
-    more
-        Bytes live beside every forward.
-
-    Raises
-    ------
-    UnsupportedModel
-        The experts run otherwise than on paper.
+    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper; `more` bytes
+    are live beside every forward.
     """
     if at.shape.experts and at.experts != "grouped":
         raise NoFormula(

@@ -43,17 +43,8 @@ class _Later(Saved):
 class Selective(Paper):
     """Runs one forward, and its backward, as a checkpoint that keeps some of its results.
 
-    Parameters
-    ----------
-    gpu, flops_share
-        As in `Paper`.
-    kept
-        Which operations' results are kept: their positions in the forward, from 0.
-
-    Attributes
-    ----------
-    again_peak
-        Most bytes that were live while the forward ran again.
+    `kept` are the operations whose results are kept, as positions in the forward from 0;
+    `again_peak` is the most bytes that were live while the forward ran again.
     """
 
     def __init__(self, gpu: Gpu, kept: Collection[int], *, flops_share: float = 1.0) -> None:
@@ -126,7 +117,7 @@ class Selective(Paper):
         return saved
 
     def _is_kept(self) -> bool:
-        """Say whether the next operation of the forward is kept, and go on to the one after."""
+        """Whether the next operation of the forward is kept; goes on to the one after."""
         if self._stage is _Stage.BACKWARD:
             return False
         self._position += 1

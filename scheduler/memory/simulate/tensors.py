@@ -99,22 +99,15 @@ class Saved:
 class Paper:
     """Where operations run.
 
-    Parameters
-    ----------
-    gpu
-        Whose roofline gives the times: an operation takes the longer of its arithmetic and of the
-        traffic of all it reads and writes.
-    keep
-        False: nothing is saved for a backward.
-    flops_share
-        Share of the GPU's bf16 FLOP/s that the precision has.
+    The GPU's roofline gives the times: an operation takes the longer of its arithmetic, at the
+    `flops_share` of bf16's FLOP/s that the precision has, and of the traffic of all it reads and
+    writes. Without `keep` nothing is saved for a backward.
 
     Attributes
     ----------
-    seconds
-        Of all operations so far.
-    saved_at
-        The same when the last tensor was saved: where torch's recomputation stops.
+    seconds, saved_at
+        Of all operations so far, and up to the last tensor saved: where torch's recomputation
+        stops.
     leaves
         Nodes of parameters and of the input, which collect gradients.
     """

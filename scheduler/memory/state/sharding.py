@@ -68,13 +68,7 @@ def resolve_sharding(
     context: int,
     expert: int,
 ) -> Sharding:
-    """Who holds what under these degrees, each of them checked.
-
-    Raises
-    ------
-    InvalidRecipe
-        The groups do not fit into the GPUs.
-    """
+    """Who holds what under these degrees, each of them checked before; here, how they fit."""
     if sequence not in (1, tensor):
         raise InvalidRecipe(
             Argument("sequence_parallel"),
