@@ -122,10 +122,11 @@ def _option(argument: Argument) -> str:
 
 
 def _say_unsharded(training: Training) -> None:
-    stage = training.sharding.stage
-    if stage and training.sharding.gpus == 1:
+    sharding = training.recipe.sharding
+    if sharding.stage and sharding.gpus == 1:
         print(
-            f"checkpoint-scheduler: note: ZeRO-{stage} over 1 GPU shards nothing; give --gpus",
+            f"checkpoint-scheduler: note: ZeRO-{sharding.stage} over 1 GPU shards nothing; "
+            "give --gpus",
             file=sys.stderr,
         )
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, check_choice, check_count
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import LOSSES, Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape

@@ -7,8 +7,7 @@ from math import ceil
 
 from scheduler.common.checks import plain
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, check_choice
 
 _GIB = 2**30
 

@@ -8,8 +8,14 @@ from functools import partial
 from typing import Any, TypedDict
 
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import (
+    Argument,
+    InvalidRecipe,
+    check_choice,
+    check_count,
+    check_flag,
+    check_probability,
+)
 from scheduler.memory.state.sharding import Sharding, check_stage, resolve_sharding
 from scheduler.memory.state.sizes import BASES, DTYPES, OPTIMIZERS, check_precision
 

@@ -12,12 +12,11 @@ from scheduler.api import solve
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import did_you_mean
 from scheduler.common.units import parse_bytes
-from scheduler.memory.checks import check_flag
-from scheduler.memory.errors import Argument, InvalidRecipe
-from scheduler.memory.fitting import text
+from scheduler.memory.errors import Argument, InvalidRecipe, check_flag
 from scheduler.memory.fitting.facts import FitFacts, Limits, counted_gradients
 from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, moments, smallest_peak
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
+from scheduler.memory.fitting.text import fit_lines
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
@@ -39,14 +38,6 @@ class Fit(FitFacts):
     Printed, it is one screen; `FitFacts` lists its figures, `to_dict` gives them as JSON values.
     """
 
-    def conclusion(self) -> str:
-        """Fits or not, in a sentence without its full stop."""
-        return text.conclusion(self)
-
-    def smallest_text(self) -> str:
-        """The smallest feasible budget, apart from the budget where both read the same."""
-        return text.smallest_text(self)
-
     def infeasible(self) -> InfeasibleBudget:
         """The error that says what a fit without a plan says."""
         return InfeasibleBudget(
@@ -60,7 +51,7 @@ class Fit(FitFacts):
         )
 
     def __str__(self) -> str:
-        return "\n".join(text.fit_lines(self))
+        return "\n".join(fit_lines(self))
 
 
 def default_margin(budget_bytes: int, gpus: int = 1) -> int:
@@ -146,7 +137,7 @@ def fit(
         sequence = default_sequence(training.shape)
     size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
     aside = (
-        default_margin(size, training.sharding.gpus)
+        default_margin(size, recipe.sharding.gpus)
         if margin is None
         else parse_bytes(margin, what="the margin", allow_zero=True)
     )

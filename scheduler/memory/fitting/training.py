@@ -16,7 +16,6 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.simulate.setting import linears, lora_targets
-from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
@@ -42,11 +41,6 @@ class Training:
         self.recipe.check_trained()
         self.recipe.check_whole("fit")
         object.__setattr__(self, "state", self._state())
-
-    @property
-    def sharding(self) -> Sharding:
-        """Over which GPUs the parameters are divided."""
-        return self.recipe.sharding
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
@@ -96,7 +90,7 @@ class Training:
             options=options,
         )
         layers = costs.layers
-        n, stage = self.sharding.data, self.sharding.stage
+        n, stage = self.recipe.sharding.data, self.recipe.sharding.stage
         if self.recipe.gradients is not None:
             made, kept = DTYPES[self.recipe.made_gradients], DTYPES[self.recipe.gradients]
             over = n if stage >= 2 else 1
@@ -133,11 +127,13 @@ class Training:
         return self.state.master_bytes or self._updated_bytes()
 
     def _updated_bytes(self) -> int:
-        sharded = self.sharding.stage >= 1
+        sharded = self.recipe.sharding.stage >= 1
         recipe, size = self.recipe, PRECISIONS[self.recipe.precision].weight
         if recipe.train == "full":
-            return size * self.sharding.share(self.shape.parameters, 0, sharded)
-        return self._adapter_size * self.sharding.share(self._adapter_parameters(), 0, sharded)
+            return size * self.recipe.sharding.share(self.shape.parameters, 0, sharded)
+        return self._adapter_size * self.recipe.sharding.share(
+            self._adapter_parameters(), 0, sharded
+        )
 
     @property
     def _adapter_size(self) -> int:

@@ -11,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.common.text import did_you_mean, shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import Argument, InvalidShape
+from scheduler.memory.errors import (
+    Argument,
+    InvalidShape,
+    check_choice,
+    check_count,
+    check_flag,
+    check_probability,
+)
 
 _ACTIVATIONS = {
     "silu": "silu",

@@ -10,8 +10,13 @@ from importlib import resources
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import InvalidShape
+from scheduler.memory.errors import (
+    InvalidShape,
+    check_choice,
+    check_count,
+    check_flag,
+    check_probability,
+)
 from scheduler.memory.shape.families import shape_fields
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")

@@ -198,11 +198,10 @@ def _numbers(paper: Paper, mask: Value, size: int) -> Value:
 
 def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> Value:
     """Keys or values for every head: a copy, unless one head is read as all of them."""
-    many, n, size = at.tokens * at.shape.query_width, x.elements, x.size
-    made = x.view(many)
+    made = x.view(at.tokens * at.shape.query_width)
     if copied or at.shape.kv_heads > 1:
-        made = paper.compute((made,), many, size, op="aten.clone.default")
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+        made = paper.compute((made,), made.elements, x.size, op="aten.clone.default")
+    paper.record_simple(made, x)
     return made
 
 

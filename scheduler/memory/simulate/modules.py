@@ -26,12 +26,12 @@ from scheduler.memory.simulate.tensors import Paper, Value
 def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
     """Run the block's linear layer of this name, its adapter with it."""
     inputs, outputs = linears(at.shape)[name]
-    bias = {"o": at.shape.output_bias, "down": at.shape.mlp_bias, "up": at.shape.mlp_bias}
-    bias |= {"gate": at.shape.mlp_bias, "gate_up": at.shape.mlp_bias}
-    biased = bias.get(name, at.shape.qkv_bias)
+    of_attention = {"o": at.shape.output_bias} | dict.fromkeys(
+        ("q", "k", "v", "qkv"), at.shape.qkv_bias
+    )
+    result = _linear(paper, at, x, inputs, outputs, of_attention.get(name, at.shape.mlp_bias))
     if name not in at.targets:
-        return _linear(paper, at, x, inputs, outputs, biased)
-    result = _linear(paper, at, x, inputs, outputs, biased)
+        return result
     assert at.lora is not None
     # The call itself holds x to its end, beside the cast.
     entering = cast(paper, x, at.lora.size)
@@ -220,9 +220,8 @@ def _rows(paper: Paper, x: Value, elements: int, places: Value) -> Value:
 
 def _summed(paper: Paper, x: Value, elements: int) -> Value:
     """Add up each token's rows; backward, its gradient is copied to each of them."""
-    n, size = x.elements, x.size
-    made = paper.compute((x,), elements, size, op="aten.sum.dim_IntList")
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+    made = paper.compute((x,), elements, x.size, op="aten.sum.dim_IntList")
+    paper.record_simple(made, x)
     return made
 
 

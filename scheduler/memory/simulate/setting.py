@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
+from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.sizes import DTYPES

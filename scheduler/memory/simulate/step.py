@@ -202,11 +202,5 @@ def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
     labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
     chances = unary(paper, upcast, "aten._log_softmax.default", saves="output")
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
-    n = chances.elements
-    paper.record(
-        made,
-        (chances,),
-        lambda g, saved: [paper.compute((*g, *saved), n, size)],
-        paper.save(labels, divisor),
-    )
+    paper.record_simple(made, chances, paper.save(labels, divisor))
     return made

@@ -214,6 +214,11 @@ class Paper:
         for slot, value in enumerate(made if isinstance(made, list) else [made]):
             value.node, value.slot = node, slot
 
+    def record_simple(self, made: Value, x: Value, *saved: Saved) -> None:
+        """Make the node of an operation whose backward is one kernel: to x's gradient."""
+        n, size = x.elements, x.size
+        self.record(made, (x,), lambda g, saved: [self.compute((*g, *saved), n, size)], *saved)
+
     def backward(self, root: Node, gradient: Value) -> None:
         """Run the nodes from `root` on, the last made first, as torch's engine does."""
         waiting = {root.order: root}

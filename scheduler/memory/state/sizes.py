@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, check_choice, check_count
 
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 

@@ -8,8 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_both
-from scheduler.memory.checks import check_count
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, check_count
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import (
