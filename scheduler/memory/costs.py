@@ -271,10 +271,8 @@ def _handed(at: Setting) -> int:
 
 def _local(at: Setting) -> int:
     """What transformers' code refers to while the blocks run forward for the first time."""
-    embedded = at.tokens * at.shape.width * at.stream + _unused(at)
-    if not at.shape.positions:
-        return embedded
-    return embedded + at.sequence * at.shape.width * at.stream
+    rows = at.tokens + (at.sequence if at.shape.positions else 0)
+    return rows * at.shape.width * at.stream + _unused(at)
 
 
 def _unused(at: Setting) -> int:
@@ -295,8 +293,6 @@ def _block_gradients(at: Setting) -> int:
 
 
 def _head_gradients(at: Setting) -> int:
-    if not at.trained:
-        return 0
     shape = at.shape
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream
+    return (shape.head_parameters + table) * at.stream if at.trained else 0

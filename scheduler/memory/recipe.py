@@ -16,8 +16,15 @@ from scheduler.memory.errors import (
     check_flag,
     check_probability,
 )
-from scheduler.memory.state.sharding import Sharding, check_stage, resolve_sharding
-from scheduler.memory.state.sizes import BASES, DTYPES, OPTIMIZERS, check_precision
+from scheduler.memory.state.sizes import (
+    BASES,
+    DTYPES,
+    OPTIMIZERS,
+    Sharding,
+    check_precision,
+    check_stage,
+    resolve_sharding,
+)
 
 DEVICES = ("cuda", "cpu")
 LOSSES = ("hf", "hf-outputs-kept", "bf16", "chunked")

@@ -100,11 +100,8 @@ class Training:
         if stage == 3 and n > 1:
             sizes = self._weights_of_layers(len(layers))
             # Forward fetches the next layer, backward the one before: the larger serves both.
-            beside = [
-                max(sizes[i - 1] if i else 0, sizes[i + 1] if i + 1 < len(sizes) else 0)
-                for i in range(len(sizes))
-            ]
-            working = [own + other for own, other in zip(sizes, beside, strict=True)]
+            around = zip([0, *sizes[:-1]], sizes, [*sizes[1:], 0], strict=True)
+            working = [own + max(before, after) for before, own, after in around]
         if self.recipe.base in BLOCKS:
             largest = 2 * max(a * b for a, b in linears(self.shape).values())
             inner = range(1, len(layers) - 1)
@@ -124,20 +121,15 @@ class Training:
         """What the optimizer's step needs on top of gradients: one of its parameters' size."""
         if self.recipe.update == "fused":
             return 0
-        return self.state.master_bytes or self._updated_bytes()
-
-    def _updated_bytes(self) -> int:
-        sharded = self.recipe.sharding.stage >= 1
-        recipe, size = self.recipe, PRECISIONS[self.recipe.precision].weight
-        if recipe.train == "full":
-            return size * self.recipe.sharding.share(self.shape.parameters, 0, sharded)
-        return self._adapter_size * self.recipe.sharding.share(
-            self._adapter_parameters(), 0, sharded
-        )
+        if self.state.master_bytes:
+            return self.state.master_bytes
+        full, sharding = self.recipe.train == "full", self.recipe.sharding
+        count = self.shape.parameters if full else self._adapter_parameters()
+        return self._trained_size * sharding.share(count, 0, sharding.stage >= 1)
 
     @property
-    def _adapter_size(self) -> int:
-        """Bytes of one weight of an adapter."""
+    def _trained_size(self) -> int:
+        """Bytes of one weight that trains: the model's own, or an adapter's."""
         dtype = self.recipe.lora_dtype
         return PRECISIONS[self.recipe.precision].weight if dtype is None else DTYPES[dtype]
 
@@ -201,6 +193,6 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        adapters = self._adapter_size * self._adapter_parameters() // shape.layers
+        adapters = self._trained_size * self._adapter_parameters() // shape.layers
         block = ceil(stored * shape.block_parameters) + adapters
         return [ends[0], *[block] * (count - 2), ends[1]]

@@ -221,15 +221,11 @@ def check_fields(config: Config, family: str) -> None:
     known_names = sorted({*config.asked, *neutral, *_VALUES})
     unknown = [field for field in left if field not in neutral and field not in _VALUES]
     if unknown:
-        _refuse_unknown(config, family, unknown, known_names)
-
-
-def _refuse_unknown(config: Config, family: str, unknown: list[str], known: list[str]) -> None:
-    first = unknown[0]
-    near = did_you_mean(first, known)
-    more = f" (nor {', '.join(map(shown, unknown[1:]))})" if unknown[1:] else ""
-    raise InvalidShape(
-        f"{config.where} has the field {shown(first)}, {shown(config.record[first])}, which is not "
-        f"known of the model_type {family!r}{more}: remove it if the model's memory does not "
-        f"depend on it, else this model is not covered{near}"
-    )
+        first = unknown[0]
+        near = did_you_mean(first, known_names)
+        more = f" (nor {', '.join(map(shown, unknown[1:]))})" if unknown[1:] else ""
+        raise InvalidShape(
+            f"{config.where} has the field {shown(first)}, {shown(config.record[first])}, which is "
+            f"not known of the model_type {family!r}{more}: remove it if the model's memory does "
+            f"not depend on it, else this model is not covered{near}"
+        )

@@ -70,14 +70,14 @@ class Selective(Paper):
         """What was to be saved in this place; let go of here."""
         if place not in self._found:
             self._position, self._stage = 0, _Stage.AGAIN
-            before = self.peak
-            self.reset_peak()
+            before = self.ledger.peak
+            self.ledger.reset_peak()
             try:
                 self._rerun()
             except _Stop:
                 self._stage = _Stage.BACKWARD
-            self.again_peak = self.peak
-            self.raise_peak(before)
+            self.again_peak = self.ledger.peak
+            self.ledger.peak = max(before, self.again_peak)
         return self._found.pop(place)
 
     def run(

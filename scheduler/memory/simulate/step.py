@@ -86,15 +86,16 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     """
     given = at.tokens * at.shape.width
     made = forward(paper, at, paper.source(given, at.stream))
-    forward_peak, forward_time, with_output = paper.peak, paper.seconds, paper.live
+    ledger = paper.ledger
+    forward_peak, forward_time, with_output = ledger.peak, paper.seconds, ledger.live
     root, elements, size = made.node, made.elements, made.size
     assert root is not None
     loss = made if scalar else None
     beside = made.bytes if scalar else 0
     del made
-    tensors, input_saved = paper.tensors(loss), paper.input_saved
-    output_saved = not scalar and paper.live == with_output
-    paper.reset_peak()
+    tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
+    output_saved = not scalar and ledger.live == with_output
+    ledger.reset_peak()
     paper.backward(root, paper.compute((), elements, size))
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
@@ -103,9 +104,9 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
         output_bytes=elements * size,
         input_saved=input_saved,
         output_saved=output_saved,
-        gradient_bytes=paper.live - inputs - beside,
+        gradient_bytes=ledger.live - inputs - beside,
         forward_peak=forward_peak,
-        backward_peak=paper.peak,
+        backward_peak=ledger.peak,
         forward_time=forward_time,
         recompute_time=paper.saved_at,
         backward_time=paper.seconds - forward_time,
@@ -130,7 +131,8 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
     dropping = Paper(gpu, keep=False, flops_share=share)
     forward(dropping, at, dropping.source(at.tokens * at.shape.width, at.stream))
     seen = replace(
-        run(Paper(gpu, flops_share=share), forward, at, scalar=scalar), drop_peak=dropping.peak
+        run(Paper(gpu, flops_share=share), forward, at, scalar=scalar),
+        drop_peak=dropping.ledger.peak,
     )
     if scalar:
         return seen

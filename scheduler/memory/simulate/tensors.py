@@ -20,12 +20,16 @@ _SOURCE = -1  # the order of a graph's input; a parameter's is 0
 
 
 @dataclass(slots=True)
-class _Ledger:
+class Ledger:
     """Live bytes, the most there were, and by storage what made it, with its bytes."""
 
     live: int = 0
     peak: int = 0
     made: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def reset_peak(self) -> None:
+        """Measure the peak from now on."""
+        self.peak = self.live
 
 
 class Storage:
@@ -33,7 +37,7 @@ class Storage:
 
     __slots__ = ("__weakref__", "_ledger", "bytes")
 
-    def __init__(self, ledger: _Ledger, size: int, op: str) -> None:
+    def __init__(self, ledger: Ledger, size: int, op: str) -> None:
         self._ledger, self.bytes = ledger, size
         ledger.live += size
         ledger.peak = max(ledger.peak, ledger.live)
@@ -108,12 +112,14 @@ class Paper:
     seconds, saved_at
         Of all operations so far, and up to the last tensor saved: where torch's recomputation
         stops.
+    ledger, outside
+        Of all storages but the input's, and of that alone.
     leaves
         Nodes of parameters and of the input, which collect gradients.
     """
 
     def __init__(self, gpu: Gpu, *, keep: bool = True, flops_share: float = 1.0) -> None:
-        self._ledger, self._outside = _Ledger(), _Ledger()
+        self.ledger, self.outside = Ledger(), Ledger()
         self._flops = gpu.sustained_flops * flops_share
         self._bandwidth = gpu.sustained_bandwidth
         self._keep = keep
@@ -121,34 +127,11 @@ class Paper:
         self.seconds = self.saved_at = 0.0
         self.leaves: list[Node] = []
 
-    @property
-    def live(self) -> int:
-        """Bytes that are live."""
-        return self._ledger.live
-
-    @property
-    def peak(self) -> int:
-        """Most bytes that were live since `reset_peak`."""
-        return self._ledger.peak
-
-    @property
-    def input_saved(self) -> bool:
-        """Whether the graph's input is live."""
-        return self._outside.live > 0
-
     def tensors(self, but: Value | None = None) -> tuple[tuple[str, int], ...]:
         """Storages that are live, `but` for one: the operation that made each, and its bytes."""
         one = None if but is None else id(but.storage)
-        inside = (each for key, each in self._ledger.made.items() if key != one)
-        return *self._outside.made.values(), *inside
-
-    def reset_peak(self) -> None:
-        """Measure the peak from now on."""
-        self._ledger.peak = self._ledger.live
-
-    def raise_peak(self, peak: int) -> None:
-        """Measure the peak from an earlier moment on, at which it was `peak`."""
-        self._ledger.peak = max(self._ledger.peak, peak)
+        inside = (each for key, each in self.ledger.made.items() if key != one)
+        return *self.outside.made.values(), *inside
 
     def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
         """A parameter: not counted; `trained` gives it a place for its gradient."""
@@ -160,7 +143,7 @@ class Paper:
     def source(self, elements: int, size: int) -> Value:
         """The graph's input, whose gradient is wanted; not counted."""
         self.leaves.append(Node(_SOURCE))
-        storage = Storage(self._outside, elements * size, "input")
+        storage = Storage(self.outside, elements * size, "input")
         return Value(elements, size, storage, self.leaves[-1])
 
     def compute(
@@ -176,7 +159,7 @@ class Paper:
 
         `op` is torch's name of the operation, where a forward runs it.
         """
-        made = [Value(n, size, Storage(self._ledger, n * size, op)) for n, size in makes]
+        made = [Value(n, size, Storage(self.ledger, n * size, op)) for n, size in makes]
         self.spend(sum(value.bytes for value in (*reads, *made)), flops)
         return made
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from scheduler.common.text import format_both
 from scheduler.memory.errors import Argument, InvalidRecipe, check_count
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
-from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import (
     BASES,
     BLOCKS,
     DTYPES,
     PRECISIONS,
+    Sharding,
     Sizes,
     adapter_sizes,
     check_fallback,
