@@ -10,11 +10,10 @@ from dataclasses import replace
 from memory_shapes import BERT, GPT2_XL, LLAMA_3B, LLAMA_7B, LLAMA_8B
 
 from scheduler.memory import Lora, Recipe, Shape, training_state
-from scheduler.memory.activations.block import block_activations
-from scheduler.memory.activations.loss import head_activations
-from scheduler.memory.activations.setting import linears
+from scheduler.memory.activations import block_activations, head_activations
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
+from scheduler.memory.simulate.setting import linears
 from solvers.chain.uniform import uniform_plan
 from solvers.schedule import Items
 from tests.memory.published import (

@@ -38,7 +38,7 @@ from memory_figures import (
 from memory_shapes import BERT, CODE_34B, LLAMA_3B, LLAMA_7B, LLAMA_13B, PHI, STABLELM_3B
 
 from scheduler.memory import training_state
-from scheduler.memory.activations.loss import loss_bytes
+from scheduler.memory.activations import loss_bytes
 from tests.memory.litgpt import litgpt_lora_bytes
 from tests.memory.published import (
     deepspeed_zero2_doc_bytes,

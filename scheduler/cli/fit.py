@@ -25,11 +25,18 @@ from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 
-__all__ = ["check_room", "fit", "model_costs", "parse_lora"]
-
 _OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
+
+
+@contextlib.contextmanager
+def _as_options() -> Iterator[None]:
+    """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
+    try:
+        yield
+    except (InvalidRecipe, InvalidShape, NoFormula) as error:
+        raise type(error)(error.spelled(_option), argument=error.argument) from error
 
 
 def fit(arguments: Namespace) -> int:
@@ -59,16 +66,12 @@ def fit(arguments: Namespace) -> int:
     return 3
 
 
+@_as_options()
 def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     """The costs of ``--model`` and, with ``--optimizer``, the state that is always there.
 
     Gradients that the costs count are not in the second: a plan has them already.
     """
-    with _as_options():
-        return _model_costs(arguments)
-
-
-def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
     shape, given = load_shape(_model(arguments)), _given(arguments)
     needs = [name for name in _OF_THE_STATE if name in given]
     if arguments.optimizer is None and needs:
@@ -108,15 +111,6 @@ def _to_read(costs: CostGraph) -> CostGraph:
     return replace(costs, layers=tuple(layers))
 
 
-@contextlib.contextmanager
-def _as_options() -> Iterator[None]:
-    """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
-    try:
-        yield
-    except (InvalidRecipe, InvalidShape, NoFormula) as error:
-        raise type(error)(error.spelled(_option), argument=error.argument) from error
-
-
 def _option(argument: Argument) -> str:
     """An argument as it is given here; as Python spells it where there is no option."""
     if argument.name not in _FLAGS:
@@ -128,10 +122,11 @@ def _option(argument: Argument) -> str:
 
 
 def _say_unsharded(training: Training) -> None:
-    stage = training.sharding.stage
-    if stage and training.sharding.gpus == 1:
+    sharding = training.recipe.sharding
+    if sharding.stage and sharding.gpus == 1:
         print(
-            f"checkpoint-scheduler: note: ZeRO-{stage} over 1 GPU shards nothing; give --gpus",
+            f"checkpoint-scheduler: note: ZeRO-{sharding.stage} over 1 GPU shards nothing; "
+            "give --gpus",
             file=sys.stderr,
         )
 

@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["MODEL_OPTIONS", "NOT_OPTIONS", "OPTIONS", "Option", "add_model_options"]
-
 
 class Option(NamedTuple):
     """An option: its flag without the hyphens before it, what it holds, and its help.

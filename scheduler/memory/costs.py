@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
-from scheduler.memory.activations.block import block_activations
-from scheduler.memory.activations.loss import head_activations
-from scheduler.memory.activations.setting import Setting, linears, setting
-from scheduler.memory.activations.tape import Activations
+from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.simulate.options import block_options
-from scheduler.memory.simulate.step import Seen, block, head, rehearse
-from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.simulate.setting import Setting, linears, setting
+from scheduler.memory.simulate.step import Activations, Seen, block, head, rehearse
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["costs_from_shape"]
 
 CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
 
@@ -120,9 +117,9 @@ def costs_from_shape(
             f" must be at most the {shape.positions} positions that {shape.name} has learned, "
             f"got {at.sequence}",
         )
-    kept = block_activations(shape, at.batch, at.sequence, recipe)
-    head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     seen = rehearse(block, at, machine)
+    kept = block_kept(at, seen)
+    head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss)
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     local = _local(at)
@@ -174,26 +171,23 @@ def _layer(
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
     """The head on paper; a chunked loss is one chunk after another, run again on its backward."""
-
-    def forward(paper: Paper, at: Setting, x: Value) -> Value:
-        return head(paper, at, x, loss)
-
     if loss != "chunked":
-        seen = rehearse(forward, at, machine, scalar=True)
+        seen = rehearse(partial(head, loss=loss), at, machine, scalar=True)
         # The caller's outputs refer to the logits until the backward is over.
         logits = at.tokens * at.shape.vocabulary * at.compute * (loss == "hf-outputs-kept")
         return replace(
             seen,
-            saved_bytes=seen.saved_bytes + logits,
+            tensors=(*seen.tensors, ("logits", logits)),
             backward_peak=seen.backward_peak + logits,
         )
     part = replace(at, batch=1, sequence=ceil(at.tokens / CHUNKS))
-    seen = rehearse(forward, part, machine, scalar=True)
+    seen = rehearse(head, part, machine, scalar=True)
     # Nothing of a chunk is kept; the gradient of the whole input is there beside each chunk's own.
     beside = (at.tokens - part.tokens) * at.shape.width * at.stream
     return replace(
         seen,
-        saved_bytes=0,
+        tensors=(),
+        input_saved=False,
         backward_peak=seen.backward_peak + beside,
         forward_time=seen.forward_time * CHUNKS,
         backward_time=(seen.forward_time + seen.backward_time) * CHUNKS,
@@ -277,10 +271,8 @@ def _handed(at: Setting) -> int:
 
 def _local(at: Setting) -> int:
     """What transformers' code refers to while the blocks run forward for the first time."""
-    embedded = at.tokens * at.shape.width * at.stream + _unused(at)
-    if not at.shape.positions:
-        return embedded
-    return embedded + at.sequence * at.shape.width * at.stream
+    rows = at.tokens + (at.sequence if at.shape.positions else 0)
+    return rows * at.shape.width * at.stream + _unused(at)
 
 
 def _unused(at: Setting) -> int:
@@ -301,8 +293,6 @@ def _block_gradients(at: Setting) -> int:
 
 
 def _head_gradients(at: Setting) -> int:
-    if not at.trained:
-        return 0
     shape = at.shape
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream
+    return (shape.head_parameters + table) * at.stream if at.trained else 0

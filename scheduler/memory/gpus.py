@@ -7,10 +7,7 @@ from math import ceil
 
 from scheduler.common.checks import plain
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice
-from scheduler.memory.errors import Argument, InvalidRecipe
-
-__all__ = ["GPUS", "Gpu", "load_gpu"]
+from scheduler.memory.errors import Argument, InvalidRecipe, check_choice
 
 _GIB = 2**30
 

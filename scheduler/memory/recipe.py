@@ -8,12 +8,23 @@ from functools import partial
 from typing import Any, TypedDict
 
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import Argument, InvalidRecipe
-from scheduler.memory.state.sharding import Sharding, check_stage, resolve_sharding
-from scheduler.memory.state.sizes import BASES, DTYPES, OPTIMIZERS, check_precision
-
-__all__ = ["DEGREES", "DEVICES", "LOSSES", "Lora", "Recipe", "RecipeFields", "recipe_of"]
+from scheduler.memory.errors import (
+    Argument,
+    InvalidRecipe,
+    check_choice,
+    check_count,
+    check_flag,
+    check_probability,
+)
+from scheduler.memory.state.sizes import (
+    BASES,
+    DTYPES,
+    OPTIMIZERS,
+    Sharding,
+    check_precision,
+    check_stage,
+    resolve_sharding,
+)
 
 DEVICES = ("cuda", "cpu")
 LOSSES = ("hf", "hf-outputs-kept", "bf16", "chunked")
@@ -257,16 +268,9 @@ class RecipeFields(TypedDict, total=False):
 
 
 def recipe_of(recipe: Recipe | None, given: RecipeFields, *, computing: bool = False) -> Recipe:
-    """The recipe, its fields replaced by the keyword arguments `given` beside it.
+    """The recipe, or one of defaults, its fields replaced by the keyword arguments `given`.
 
-    Parameters
-    ----------
-    recipe
-        None: a `Recipe` of defaults.
-    given
-        What else was said.
-    computing
-        The precision may be named by what is computed in, "fp16" too.
+    Where costs are computed the precision may be named by what is computed in, "fp16" too.
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InvalidRecipe(Argument("recipe"), f" must be a Recipe(...), got {shown(recipe)}")

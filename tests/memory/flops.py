@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.memory.activations.setting import linears as linears_of
-from scheduler.memory.activations.setting import setting
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import linears as linears_of
+from scheduler.memory.simulate.setting import setting
 
 __all__ = ["Flops", "block_flops", "head_flops"]
 

@@ -8,11 +8,17 @@ layer, dropout before them, everything else frozen.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.tape import Activations, Tape, Tensor
-from scheduler.memory.checks import check_choice, check_count, check_flag
-from scheduler.memory.errors import InvalidRecipe, InvalidShape
+from scheduler.memory.activations import Activations
+from scheduler.memory.errors import (
+    InvalidRecipe,
+    InvalidShape,
+    check_choice,
+    check_count,
+    check_flag,
+)
 from scheduler.memory.recipe import DEVICES
 from scheduler.memory.shape.shape import Shape
+from tests.memory.tape import Tape, Tensor
 
 __all__ = ["CHUNK", "litgpt_block", "litgpt_lora_bytes", "litgpt_loss_bytes"]
 

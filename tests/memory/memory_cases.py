@@ -12,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.memory.activations.block import Activations, block_activations
-from scheduler.memory.activations.loss import embedding_activations, head_activations, loss_bytes
+from scheduler.memory.activations import (
+    Activations,
+    block_activations,
+    head_activations,
+    loss_bytes,
+)
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
+from tests.memory.tape import embedding_activations
 
 FILE = Path(__file__).parents[1] / "data" / "memory_measured.csv"
 PRECISION = {"2": "bf16", "4": "fp32"}
@@ -104,7 +109,8 @@ def mixtral(width: int, mlp: int, experts: int, chosen: int, heads: int, kv_head
 
 def with_boolean_masks(kept: Activations, size: int) -> int:
     """Bytes of a CPU run whose dropout masks are counted at one byte, as CUDA's are."""
-    return sum(n // size if name.endswith("mask") else n for name, n in kept.tensors)
+    # Noise, divided in place by the probability to stay.
+    return sum(n // size if name == "aten.div_.Scalar" else n for name, n in kept.tensors)
 
 
 def _llama(match: re.Match[str]) -> int:

@@ -6,8 +6,7 @@ it is from. ``benchmarks/memory.py`` prints their figures beside those of the fu
 
 from __future__ import annotations
 
-from scheduler.memory.checks import check_choice, check_count, check_flag
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import InvalidRecipe, check_choice, check_count, check_flag
 from scheduler.memory.shape.shape import Shape
 
 __all__ = [

@@ -13,7 +13,6 @@ from scheduler.cli.main import main
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.memory import fit
-from scheduler.memory.activations.setting import setting
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, smallest_peak
 from scheduler.memory.fitting.training import Training
@@ -21,6 +20,7 @@ from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 from scheduler.memory.simulate.options import look_inside
+from scheduler.memory.simulate.setting import setting
 from scheduler.pytorch import verify
 from scheduler.pytorch.observe.clock import Roofline
 from tests.memory.test_costs import SCALAR

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from scheduler.memory import InvalidRecipe, InvalidShape, Shape, load_shape
-from scheduler.memory.activations.block import block_activations
+from scheduler.memory.activations import block_activations
 from tests.memory.litgpt import CHUNK, litgpt_block, litgpt_lora_bytes, litgpt_loss_bytes
 from tests.memory.litgpt_model import RANK, Block, kept_bytes, loss_peak
 from tests.memory.published import (

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from scheduler.common.text import format_bytes, more_than_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.peaks import Moment
 from scheduler.memory.fitting.training import Training
@@ -13,8 +14,6 @@ from scheduler.memory.recipe import DEGREES
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
-
-__all__ = ["FitFacts", "Limits", "counted_gradients"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +154,27 @@ class FitFacts:
     def bucket_note(self) -> str:
         """What DistributedDataParallel may hold besides, which is not counted; mostly nothing."""
         # Over GPUs with a stage of ZeRO what is gathered and reduced is counted layer by layer.
-        training = self.training
-        if training.sharding.gpus == 1 or training.sharding.stage or not self.state.gradients_bytes:
+        sharding = self.training.recipe.sharding
+        if sharding.gpus == 1 or sharding.stage or not self.state.gradients_bytes:
             return ""
         return (
             "not counted: DistributedDataParallel's buckets, a second copy of the gradients unless "
             "it is made with gradient_as_bucket_view=True"
         )
+
+    def conclusion(self) -> str:
+        """Fits or not, in a sentence without its full stop."""
+        if self.fits:
+            return "fits with nothing checkpointed"
+        if self.plan is not None:
+            return f"fits with checkpointing, {100 * self.plan.overhead:.2f}% slower"
+        smallest = self.smallest_text()
+        return f"does not fit: the smallest feasible budget is {smallest}, set by {self.set_by}"
+
+    def smallest_text(self) -> str:
+        """The smallest feasible budget, apart from the budget where both read the same."""
+        smallest = self.smallest_budget_bytes
+        return f"{format_bytes(smallest)}{more_than_budget(smallest, self.budget_bytes)}"
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""

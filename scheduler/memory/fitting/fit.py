@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.api import solve
+from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import did_you_mean
 from scheduler.common.units import parse_bytes
-from scheduler.memory.checks import check_flag
-from scheduler.memory.errors import Argument, InvalidRecipe
-from scheduler.memory.fitting.facts import Limits, counted_gradients
+from scheduler.memory.errors import Argument, InvalidRecipe, check_flag
+from scheduler.memory.fitting.facts import FitFacts, Limits, counted_gradients
 from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, moments, smallest_peak
-from scheduler.memory.fitting.result import Fit
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
+from scheduler.memory.fitting.text import fit_lines
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
@@ -24,11 +25,33 @@ from scheduler.memory.shape.shape import Shape, load_shape
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Fit", "Limits", "default_margin", "default_sequence", "fit"]
 
 _CONTEXT = 2**30
 _COMMUNICATION = 2**30
 _FRAGMENTATION = 3  # percent
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(FitFacts):
+    """What a training step needs on one GPU, and what it has; made by `fit`.
+
+    Printed, it is one screen; `FitFacts` lists its figures, `to_dict` gives them as JSON values.
+    """
+
+    def infeasible(self) -> InfeasibleBudget:
+        """The error that says what a fit without a plan says."""
+        return InfeasibleBudget(
+            self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Fit: {self.shape.name}, batch {self.batch} × {self.sequence} on "
+            f"{self.training.gpu.name}, {self.conclusion()}>"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(fit_lines(self))
 
 
 def default_margin(budget_bytes: int, gpus: int = 1) -> int:
@@ -114,7 +137,7 @@ def fit(
         sequence = default_sequence(training.shape)
     size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
     aside = (
-        default_margin(size, training.sharding.gpus)
+        default_margin(size, recipe.sharding.gpus)
         if margin is None
         else parse_bytes(margin, what="the margin", allow_zero=True)
     )

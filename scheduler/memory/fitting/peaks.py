@@ -13,16 +13,6 @@ from solvers.replay import Moment as Action
 from solvers.schedule import Backward
 from solvers.solution import Infeasible
 
-__all__ = [
-    "Moment",
-    "keep_all_peak",
-    "kept_bytes",
-    "moments",
-    "smallest_peak",
-    "with_gradient",
-    "with_working",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -49,14 +39,7 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
     Every action of the step belongs to one: up to and with the backward of the last layer, which
     is the head with its loss, to "loss"; the other backwards to "layer". So the larger of these
     two is the peak of the replay. "optimizer" is what comes after: all gradients, the input that
-    the user still holds, and the optimizer's temporaries.
-
-    Parameters
-    ----------
-    costs
-        Of one GPU.
-    temporaries
-        Bytes that the optimizer's step needs on top.
+    the user still holds, and the optimizer's temporaries, in bytes.
     """
     chain, (steps, first) = costs.to_chain(), _keep_all_steps(costs)
     turn = first + 1

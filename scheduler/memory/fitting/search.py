@@ -12,8 +12,6 @@ from scheduler.common.jsontext import parse_json
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.shape import Shape, load_shape
 
-__all__ = ["MOST_SEQUENCES", "MOST_TOKENS", "largest", "trained_positions"]
-
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
 """Where the searches for the largest batch and the longest sequence end."""
 
@@ -40,14 +38,8 @@ def trained_positions(
     """Tokens that a model has positions for, as it was released; None where nothing says it.
 
     Learned positions are rows of a table: no sequence can be longer. Rotary positions are computed,
-    so longer ones run, but the model has not met them.
-
-    Parameters
-    ----------
-    source
-        What `load_shape` was given. A file is read again: a shape does not hold this.
-    shape
-        What it returned.
+    so longer ones run, but the model has not met them. `source` is what `load_shape` was given; a
+    file is read again, since a shape does not hold this.
     """
     if shape.positions:
         return shape.positions
@@ -76,14 +68,7 @@ def _positive(value: object) -> int | None:
 def largest(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
     """The largest n from 0 to `most` with `fits(n)`, where no n fits that is above one that fails.
 
-    Parameters
-    ----------
-    fits
-        Monotone; called about 2·log2 of the answer over the guess times. Zero is taken to fit.
-    most
-        Where the search ends; returned when even that fits.
-    guess
-        Where it starts.
+    Zero is taken to fit. Calls are about 2·log2 of the answer over the guess.
     """
     good, trial = 0, max(1, min(guess, most))
     while trial < most and fits(trial):

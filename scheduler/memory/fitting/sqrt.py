@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_bytes
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.block import block_activations
+from scheduler.memory.activations import block_activations
 from scheduler.memory.recipe import Recipe, RecipeFields
 from scheduler.memory.shape.shape import Shape
 from scheduler.plans.text import peak_text
@@ -30,8 +30,6 @@ from solvers.schedule import Items, keep_all
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["best_ratio_k", "boundary_and_interior", "explain", "integer_saving"]
 
 
 def integer_saving(layers: int) -> float:
@@ -67,11 +65,6 @@ def boundary_and_interior(
     c is the block's input, kept in its place: B·S·d elements. a is all that autograd keeps inside
     the block and at its input. In a Llama block in bf16 c = 2·T·d, and with few key-value heads
     and f = 3.5·d, a is about T(16d + 4d + 28d + …) = 24·c: the rule takes the two for equal.
-
-    Parameters
-    ----------
-    shape, batch, sequence, recipe, fields
-        As for `block_activations`.
     """
     block = block_activations(shape, batch, sequence, recipe, **fields)
     inside = block.saved_bytes + (block.input_bytes if block.input_saved else 0)
@@ -89,13 +82,8 @@ def explain(
 ) -> str:
     """The √L theorem's figures for a shape, and how far its blocks are from what it assumes.
 
-    Parameters
-    ----------
-    shape, batch, sequence, recipe, fields
-        As for `boundary_and_interior`.
-    costs
-        Of the same model, on which uniform plans are replayed: embedding, head with loss,
-        gradients and working memory included.
+    `costs` are of the same model, embedding, head with loss, gradients and working memory included:
+    uniform plans are replayed on them.
     """
     n = shape.layers
     c, a = boundary_and_interior(shape, batch, sequence, recipe, **fields)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from scheduler.common.text import format_both, format_bytes, format_time, more_than_budget
-from scheduler.memory.activations.setting import linears, lora_targets
+from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
 from solvers.schedule import Items
-
-__all__ = ["conclusion", "fit_lines", "smallest_text"]
 
 _WIDTH = 100
 _LABEL = 10
@@ -40,23 +38,6 @@ def fit_lines(fit: FitFacts) -> list[str]:
         *_moments(fit),
         *_limits(fit),
     ]
-
-
-def conclusion(fit: FitFacts) -> str:
-    """Fits or not, in a sentence without its full stop."""
-    if fit.fits:
-        return "fits with nothing checkpointed"
-    if fit.plan is not None:
-        return f"fits with checkpointing, {100 * fit.plan.overhead:.2f}% slower"
-    return (
-        f"does not fit: the smallest feasible budget is {smallest_text(fit)}, set by {fit.set_by}"
-    )
-
-
-def smallest_text(fit: FitFacts) -> str:
-    """The smallest feasible budget, apart from the budget where both read the same."""
-    smallest = fit.smallest_budget_bytes
-    return f"{format_bytes(smallest)}{more_than_budget(smallest, fit.budget_bytes)}"
 
 
 def _row(label: str, text: str) -> list[str]:
@@ -146,7 +127,7 @@ def _verdict(fit: FitFacts) -> str:
 def _plan(fit: FitFacts) -> str:
     smallest = (
         f"the smallest feasible budget, state and margin included, is "
-        f"{smallest_text(fit)}, set by {fit.set_by}"
+        f"{fit.smallest_text()}, set by {fit.set_by}"
     )
     plan = fit.plan
     if plan is None:

@@ -9,18 +9,15 @@ from typing import TypeAlias
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.setting import linears, lora_targets
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.state.sharding import Sharding
+from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
-
-__all__ = ["Efficiency", "Training"]
 
 Efficiency: TypeAlias = float | tuple[float, float] | None
 
@@ -29,21 +26,7 @@ Efficiency: TypeAlias = float | tuple[float, float] | None
 class Training:
     """A shape, a GPU and a recipe, checked; from it follow state and costs on one GPU.
 
-    Attributes
-    ----------
-    shape
-        The model's.
-    gpu, efficiency
-        See `costs_from_shape`.
-    recipe
-        Its GPUs are data-parallel ones.
-    state
-        What is held from step to step.
-
-    Raises
-    ------
-    InvalidRecipe
-        The recipe contradicts itself, or has a degree of parallelism without formulas.
+    The recipe's GPUs are data-parallel ones; `state` is what is held from step to step.
     """
 
     shape: Shape
@@ -58,11 +41,6 @@ class Training:
         self.recipe.check_trained()
         self.recipe.check_whole("fit")
         object.__setattr__(self, "state", self._state())
-
-    @property
-    def sharding(self) -> Sharding:
-        """Over which GPUs the parameters are divided."""
-        return self.recipe.sharding
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
@@ -112,7 +90,7 @@ class Training:
             options=options,
         )
         layers = costs.layers
-        n, stage = self.sharding.data, self.sharding.stage
+        n, stage = self.recipe.sharding.data, self.recipe.sharding.stage
         if self.recipe.gradients is not None:
             made, kept = DTYPES[self.recipe.made_gradients], DTYPES[self.recipe.gradients]
             over = n if stage >= 2 else 1
@@ -122,11 +100,8 @@ class Training:
         if stage == 3 and n > 1:
             sizes = self._weights_of_layers(len(layers))
             # Forward fetches the next layer, backward the one before: the larger serves both.
-            beside = [
-                max(sizes[i - 1] if i else 0, sizes[i + 1] if i + 1 < len(sizes) else 0)
-                for i in range(len(sizes))
-            ]
-            working = [own + other for own, other in zip(sizes, beside, strict=True)]
+            around = zip([0, *sizes[:-1]], sizes, [*sizes[1:], 0], strict=True)
+            working = [own + max(before, after) for before, own, after in around]
         if self.recipe.base in BLOCKS:
             largest = 2 * max(a * b for a, b in linears(self.shape).values())
             inner = range(1, len(layers) - 1)
@@ -146,18 +121,15 @@ class Training:
         """What the optimizer's step needs on top of gradients: one of its parameters' size."""
         if self.recipe.update == "fused":
             return 0
-        return self.state.master_bytes or self._updated_bytes()
-
-    def _updated_bytes(self) -> int:
-        sharded = self.sharding.stage >= 1
-        recipe, size = self.recipe, PRECISIONS[self.recipe.precision].weight
-        if recipe.train == "full":
-            return size * self.sharding.share(self.shape.parameters, 0, sharded)
-        return self._adapter_size * self.sharding.share(self._adapter_parameters(), 0, sharded)
+        if self.state.master_bytes:
+            return self.state.master_bytes
+        full, sharding = self.recipe.train == "full", self.recipe.sharding
+        count = self.shape.parameters if full else self._adapter_parameters()
+        return self._trained_size * sharding.share(count, 0, sharding.stage >= 1)
 
     @property
-    def _adapter_size(self) -> int:
-        """Bytes of one weight of an adapter."""
+    def _trained_size(self) -> int:
+        """Bytes of one weight that trains: the model's own, or an adapter's."""
         dtype = self.recipe.lora_dtype
         return PRECISIONS[self.recipe.precision].weight if dtype is None else DTYPES[dtype]
 
@@ -221,6 +193,6 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        adapters = self._adapter_size * self._adapter_parameters() // shape.layers
+        adapters = self._trained_size * self._adapter_parameters() // shape.layers
         block = ceil(stored * shape.block_parameters) + adapters
         return [ends[0], *[block] * (count - 2), ends[1]]

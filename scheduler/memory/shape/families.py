@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice
-from scheduler.memory.errors import InvalidShape
-from scheduler.memory.shape.config import Config
-from scheduler.memory.shape.fields import check_fields
-
-__all__ = ["FAMILIES", "shape_fields"]
+from scheduler.memory.errors import InvalidShape, check_choice
+from scheduler.memory.shape.config import Config, check_fields
 
 _NESTED = ("text_config", "vision_config", "audio_config", "llm_config", "language_config")
+_NOT_WHOLE = ("gpt2", "gpt_neox", "phi3")
+"""Families whose rotary need not turn whole heads, or that have none."""
 _ALIKE = "only models whose blocks are all alike are known"
 
 
@@ -39,11 +37,17 @@ def _common(config: Config, *, kv_heads: bool = True, head_dim: bool = False) ->
     }
 
 
-def _dense(config: Config, **which: bool) -> dict[str, Any]:
+def _dense(config: Config, activation: str = "hidden_act", **which: bool) -> dict[str, Any]:
     return _common(config, **which) | {
         "mlp_width": config.size("intermediate_size"),
-        "activation": config.activation("hidden_act"),
+        "activation": config.activation(activation),
     }
+
+
+def _biased(config: Config) -> dict[str, bool]:
+    """What `attention_bias` says of all linear layers around attention."""
+    bias = config.flag("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias}
 
 
 def _turned(config: Config, head_width: int, default: float, *names: str) -> dict[str, int]:
@@ -52,8 +56,8 @@ def _turned(config: Config, head_width: int, default: float, *names: str) -> dic
     return {"rotary_width": 0 if turned == head_width else turned + turned % 2}
 
 
-def _whole_heads(config: Config) -> None:
-    """Refuse a share in families whose rotary turns whole heads."""
+def _check_whole_heads(config: Config) -> None:
+    """Refuse a share in a family whose rotary turns whole heads."""
     share = config.share(1.0, "partial_rotary_factor")
     if share != 1:
         config.refuse("partial_rotary_factor", share, "this family's rotary turns whole heads")
@@ -84,43 +88,27 @@ def _qwen_window(config: Config, *, alternating: bool = False) -> dict[str, int]
 
 
 def _llama(config: Config) -> dict[str, Any]:
-    bias = config.flag("attention_bias", False)
-    _whole_heads(config)
-    return _dense(config, kv_heads=False) | {
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": config.flag("mlp_bias", False),
-    }
+    biases = _biased(config) | {"mlp_bias": config.flag("mlp_bias", False)}
+    return _dense(config, kv_heads=False) | biases
 
 
 def _mistral(config: Config) -> dict[str, Any]:
-    _whole_heads(config)
     return _dense(config) | _window(config, 4096)
 
 
 def _qwen2(config: Config) -> dict[str, Any]:
-    _whole_heads(config)
     config.only("attention_bias", True, "queries, keys and values of this family have one")
     return _dense(config) | _qwen_window(config) | {"qkv_bias": True}
 
 
 def _qwen3(config: Config) -> dict[str, Any]:
-    _whole_heads(config)
-    bias = config.flag("attention_bias", False)
-    made = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
+    made = _biased(config) | {"qk_norm": True}
     return _dense(config, head_dim=True) | _qwen_window(config) | made
 
 
 def _gemma(config: Config, activation: str = "hidden_act") -> dict[str, Any]:
-    _whole_heads(config)
-    bias = config.flag("attention_bias", False)
-    return _common(config, head_dim=True) | {
-        "mlp_width": config.size("intermediate_size"),
-        "activation": config.activation(activation),
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "tied": config.flag("tie_word_embeddings", True),
-    }
+    tied = {"tied": config.flag("tie_word_embeddings", True)}
+    return _dense(config, activation, head_dim=True) | _biased(config) | tied
 
 
 def _gemma2(config: Config) -> dict[str, Any]:
@@ -211,7 +199,6 @@ def _experts(config: Config, *fields: str) -> dict[str, Any]:
 
 
 def _mixtral(config: Config) -> dict[str, Any]:
-    _whole_heads(config)
     return (
         _common(config)
         | _experts(config, "num_local_experts", "num_experts")
@@ -221,7 +208,6 @@ def _mixtral(config: Config) -> dict[str, Any]:
 
 
 def _qwen_moe(config: Config) -> dict[str, Any]:
-    _whole_heads(config)
     dense, step = config.get("mlp_only_layers"), config.size("decoder_sparse_step", 1)
     if dense:
         config.refuse("mlp_only_layers", dense, _ALIKE)
@@ -280,14 +266,8 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
     """The fields of a shape called `name`, from a config; `where` is how errors call it.
 
     A released config has dozens of fields about tokens, generation and versions. Those that no
-    size depends on are listed (`fields`) and ignored; any other that the family does not read is
+    size depends on are listed (`config`) and ignored; any other that the family does not read is
     refused, since it may change the memory unseen.
-
-    Raises
-    ------
-    InvalidShape
-        A needed field is missing, or the model_type is not one of `FAMILIES`; or a field is not
-        known, or known at another value than it has (quantised weights, a dense family's experts).
     """
     if not isinstance(record, Mapping):
         raise InvalidShape(
@@ -303,6 +283,8 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
         )
     family = check_choice(f"model_type of {where}", record["model_type"], FAMILIES, InvalidShape)
     config = Config(record, where)
+    if family not in _NOT_WHOLE:
+        _check_whole_heads(config)
     fields = FAMILIES[family](config)
     check_fields(config, family)
     return fields | {"name": name, "family": family}

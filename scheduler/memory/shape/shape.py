@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from importlib import resources
 
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import InvalidShape
+from scheduler.memory.errors import (
+    InvalidShape,
+    check_choice,
+    check_count,
+    check_flag,
+    check_probability,
+)
 from scheduler.memory.shape.families import shape_fields
-
-__all__ = ["Shape", "load_shape", "shape_names"]
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
@@ -22,17 +25,12 @@ NORMS = ("rms", "layer")
 _MOST_LAYERS = 2_000
 """Far beyond any model; the solver of chains has room for so many blocks."""
 
-_AT_LEAST_ONE = ("layers", "width", "heads", "kv_heads", "head_width", "mlp_width", "vocabulary")
-_AT_LEAST_ZERO = (
-    "positions",
-    "experts",
-    "experts_per_token",
-    "shared_expert_width",
-    "rotary_width",
-    "window",
-)
-_FLAGS = ("gated", "tied", "parallel", "qk_norm", "shares_divided")
-_BIASES = ("qkv_bias", "output_bias", "mlp_bias", "norm_bias", "head_bias")
+_CHECKS: dict[str, Callable[..., object]] = {
+    "int": check_count,
+    "bool": check_flag,
+    "float": check_probability,
+}
+"""What the fields of a type go through, but for `norms`. A size with a default may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +122,17 @@ class Shape:
             if not isinstance(getattr(self, field), str):
                 value = shown(getattr(self, field))
                 raise InvalidShape(f"a shape's {field} must be text, got {value}")
-        for field in (*_AT_LEAST_ONE, *_AT_LEAST_ZERO):
-            least = int(field in _AT_LEAST_ONE)
-            self._set(
-                field, check_count(self._what(field), getattr(self, field), InvalidShape, least)
-            )
+        for one in fields(self):
+            if one.type in _CHECKS and one.name != "norms":
+                least = {"least": int(one.default is MISSING)} if one.type == "int" else {}
+                what, value = self._what(one.name), getattr(self, one.name)
+                checked = _CHECKS[str(one.type)](what, value, InvalidShape, **least)
+                object.__setattr__(self, one.name, checked)
         if self.layers > _MOST_LAYERS:
             raise InvalidShape(
                 f"{self._what('layers')} must be at most {_MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
-        for field in (*_FLAGS, *_BIASES):
-            self._set(field, check_flag(self._what(field), getattr(self, field), InvalidShape))
-        for field in ("dropout", "attention_dropout"):
-            value = getattr(self, field)
-            self._set(field, check_probability(self._what(field), value, InvalidShape))
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
         if self.norms not in (2, 4):
@@ -147,9 +141,6 @@ class Shape:
 
     def _what(self, field: str) -> str:
         return f"{field} of shape {shown(self.name)}"
-
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
 
     def _check_together(self) -> None:
         if self.heads % self.kv_heads:

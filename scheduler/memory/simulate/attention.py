@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from scheduler.memory.activations.attention import JOINED_BY_ROTARY, expands
-from scheduler.memory.activations.setting import Setting, linears
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
@@ -17,10 +15,12 @@ from scheduler.memory.simulate.kernels import (
     view,
 )
 from scheduler.memory.simulate.modules import project
+from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
-__all__ = ["attend"]
-
+_WIDEST_FUSED_HEAD = 256
+_JOINED_BY_ROTARY = ("gpt_neox", "phi3")
+"""Families whose rotary slices a head and joins the parts again, head by head in memory."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 
 
@@ -74,7 +74,7 @@ def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value
     """Turn queries and keys. Two families slice off what turns, and join it with the rest."""
     width, turning = at.shape.head_width, at.shape.turned_width
     table = paper.leaf(at.sequence * turning, at.stream, trained=False)
-    if at.shape.family not in JOINED_BY_ROTARY:
+    if at.shape.family not in _JOINED_BY_ROTARY:
         turned = rotary(paper, q, table)
         return turned, rotary(paper, k, table)
     q_turns, q_stays, k_turns, k_stays = (
@@ -93,7 +93,10 @@ def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value
 def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
     """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
 
-    A causal mask halves both, as flash kernels skip what it hides; a padding mask does not.
+    A causal mask halves both, as flash kernels skip what it hides; a padding mask does not, nor a
+    window's: it is turned into one of numbers in every layer, e·B·S². Kept are queries, keys and
+    values, the output, which lies in memory as the queries do (where rotary has put them head by
+    head, the projection keeps a copy), and the log of each row's sum of exponentials, 4·T·H.
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
@@ -117,9 +120,15 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         return [paper.compute((), n, at.compute) for n in sizes]
 
     paper.record(made, (q, k, v), back, before, after)
-    if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
+    if shape.family in _JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
+
+
+def expands(at: Setting) -> bool:
+    """Whether transformers expands keys and values to all heads before a fused attention."""
+    wide = at.shape.head_width > _WIDEST_FUSED_HEAD
+    return (at.masked or wide) and at.shape.kv_heads < at.shape.heads
 
 
 def _is_fused(at: Setting) -> bool:
@@ -135,7 +144,7 @@ def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[
 def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
-    q_copied = apart and shape.family not in JOINED_BY_ROTARY
+    q_copied = apart and shape.family not in _JOINED_BY_ROTARY
     k_copied, v_copied = q_copied, apart
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
@@ -189,23 +198,24 @@ def _numbers(paper: Paper, mask: Value, size: int) -> Value:
 
 def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> Value:
     """Keys or values for every head: a copy, unless one head is read as all of them."""
-    many, n, size = at.tokens * at.shape.query_width, x.elements, x.size
-    made = x.view(many)
+    made = x.view(at.tokens * at.shape.query_width)
     if copied or at.shape.kv_heads > 1:
-        made = paper.compute((made,), many, size, op="aten.clone.default")
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+        made = paper.compute((made,), made.elements, x.size, op="aten.clone.default")
+    paper.record_simple(made, x)
     return made
 
 
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
+    Softmax is in fp32 and its output cast, 4·A and e·A; GPT-2 has it in its own dtype, e·A.
+
     A product sees batch and heads as one dimension. A factor in which the two do not lie so is
     copied; those that rotary has joined or that are expanded to all heads lie so already.
     """
     shape = at.shape
     heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
-    q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
+    q_copied = k_copied = apart and shape.family not in _JOINED_BY_ROTARY
     v_copied = apart
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)

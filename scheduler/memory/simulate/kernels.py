@@ -7,26 +7,8 @@ make; T tokens.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.setting import Setting
+from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
-
-__all__ = [
-    "add",
-    "cast",
-    "dropout",
-    "gelu_new",
-    "join",
-    "layer_norm",
-    "linear",
-    "multiply",
-    "part",
-    "rms_norm",
-    "rotary",
-    "scale",
-    "split",
-    "unary",
-    "view",
-]
 
 
 def add(paper: Paper, x: Value, y: Value) -> Value:
@@ -51,8 +33,8 @@ def cast(paper: Paper, x: Value, size: int) -> Value:
     """Run x.to(dtype); nothing where x has it."""
     if x.size == size:
         return x
-    made, before = paper.compute((x,), x.elements, size, op="aten._to_copy.default"), x.size
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, g[0].elements, before)])
+    made = paper.compute((x,), x.elements, size, op="aten._to_copy.default")
+    paper.record_simple(made, x)
     return made
 
 
@@ -67,8 +49,10 @@ def view(paper: Paper, x: Value, *, made: bool = False, copied: bool = False) ->
     """Put x in another order: a copy forward where `made`, a copy of its gradient if `copied`."""
     copy = "aten.clone.default"
     result = paper.compute((x,), x.elements, x.size, op=copy) if made else x.view()
-    n, size = x.elements, x.size
-    paper.record(result, (x,), lambda g, saved: [paper.compute(g, n, size)] if copied else g)
+    if copied:
+        paper.record_simple(result, x)
+    else:
+        paper.record(result, (x,), lambda g, saved: g)
     return result
 
 
@@ -91,10 +75,7 @@ def unary(
     before = [paper.save(x)] if saves == "input" else []
     made = paper.compute((x,), x.elements if elements is None else elements, x.size, op=op)
     after = [paper.save(made)] if saves == "output" else []
-    n, size = x.elements, x.size
-    paper.record(
-        made, (x,), lambda g, saved: [paper.compute((*g, *saved), n, size)], *before, *after
-    )
+    paper.record_simple(made, x, *before, *after)
     return made
 
 
@@ -194,7 +175,7 @@ def dropout(paper: Paper, at: Setting, x: Value, probability: float) -> Value:
         paper.change("aten.div_.Scalar", mask)
         saved = paper.save(mask)
         made = paper.compute((x, mask), n, size, op="aten.mul.Tensor")
-    paper.record(made, (x,), lambda g, saved: [paper.compute((*g, *saved), n, size)], saved)
+    paper.record_simple(made, x, saved)
     return made
 
 
@@ -256,8 +237,8 @@ def rotary(paper: Paper, x: Value, table: Value) -> Value:
 
 def part(paper: Paper, x: Value, elements: int) -> Value:
     """Slice x: a view; backward, a tensor of zeros as large as x with the gradient in it."""
-    made, n, size = x.view(elements), x.elements, x.size
-    paper.record(made, (x,), lambda g, saved: [paper.compute(g, n, size)])
+    made = x.view(elements)
+    paper.record_simple(made, x)
     return made
 
 

@@ -7,36 +7,101 @@ forward again and backward.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from scheduler.costs.layer import OptionCost
-from scheduler.costs.options.inside import Inside
+from scheduler.costs.options.inside import Inside, Operation
 from scheduler.costs.options.pareto import option_cost, wanted
-from scheduler.memory.activations.setting import Setting
-from scheduler.memory.activations.tape import Activations
 from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.simulate.recorder import Recorder
 from scheduler.memory.simulate.selective import Selective
-from scheduler.memory.simulate.step import Seen, block, flops_share
-from scheduler.memory.simulate.tensors import Value
+from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.step import Activations, Seen, block, flops_share, run_again
+from scheduler.memory.simulate.tensors import Paper, Saved, Storage, Value
 
-__all__ = ["block_options", "look_inside"]
+_GIVEN = 0
+"""The storage that stands for all that is not counted: input, parameters, tables, masks."""
+_RANDOM = ("bernoulli", "dropout", "scaled_dot_product")
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Bytes of a block that ran by itself, as `scheduler.costs.options.pareto.Sizes` has them."""
+class Recorder(Paper):
+    """Writes operations down as `scheduler.pytorch` does in torch, until `inside` is asked for."""
 
-    input_bytes: int
-    output_bytes: int
-    saved_bytes: int
-    input_saved: bool
-    output_saved: bool
-    forward_peak: int
-    backward_peak: int
-    gradient_bytes: int
+    def __init__(self, gpu: Gpu, *, flops_share: float = 1.0) -> None:
+        super().__init__(gpu, flops_share=flops_share)
+        self._operations: list[Operation] = []
+        self._calls: Counter[str] = Counter()
+        self._sizes = [0]
+        self._known: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
+        self._saved: set[int] = set()
+        self._stop = 0
+
+    def run(
+        self, op: str, reads: Sequence[Value], makes: Sequence[tuple[int, int]], flops: float = 0
+    ) -> list[Value]:
+        """Run a kernel, and write it down."""
+        before = self.seconds
+        made = super().run(op, reads, makes, flops)
+        for value in made:
+            assert value.storage is not None
+            self._known[value.storage] = len(self._sizes)
+            self._sizes.append(value.bytes)
+        self._write(op, reads, self._storages(made), (), self.seconds - before)
+        return made
+
+    def change(self, op: str, value: Value, *reads: Value) -> None:
+        """Run a kernel in place, and write it down."""
+        before = self.seconds
+        super().change(op, value, *reads)
+        self._write(op, (value, *reads), (), self._storages((value,)), self.seconds - before)
+
+    def save(self, *values: Value) -> Saved:
+        """Save tensors, and note where the last ones are."""
+        self._saved.update(self._storages(values))
+        self._stop = len(self._operations)
+        return super().save(*values)
+
+    def inside(self, output: Value) -> Inside:
+        """All operations so far, as those of a block's forward; none of its backward."""
+        return Inside(
+            forward=tuple(self._operations),
+            backward=(),
+            storage_bytes=tuple(self._sizes),
+            given=frozenset({_GIVEN}),
+            output=self._storages((output,))[0],
+            saved=frozenset(self._saved),
+            stop=self._stop,
+        )
+
+    def _write(
+        self,
+        op: str,
+        reads: Sequence[Value],
+        makes: tuple[int, ...],
+        changes: tuple[int, ...],
+        seconds: float,
+    ) -> None:
+        self._operations.append(
+            Operation(
+                name=op,
+                call=self._calls[op],
+                reads=self._storages(reads),
+                makes=makes,
+                changes=changes,
+                views=changes,
+                time=seconds * 1e3,
+                random=any(word in op for word in _RANDOM),
+            )
+        )
+        self._calls[op] += 1
+
+    def _storages(self, values: Sequence[Value]) -> tuple[int, ...]:
+        storages = (value.storage for value in values)
+        found = (_GIVEN if each is None else self._known.get(each, _GIVEN) for each in storages)
+        return tuple(dict.fromkeys(found))
 
 
 def block_options(
@@ -44,19 +109,8 @@ def block_options(
 ) -> tuple[OptionCost, ...]:
     """The options of the shape's block; a result's call is one of transformers' code.
 
-    Parameters
-    ----------
-    at, gpu
-        How it runs, and where.
-    kept, seen
-        The block as it is kept whole.
-    more
-        Bytes live beside every forward.
-
-    Raises
-    ------
-    UnsupportedModel
-        The experts run otherwise than on paper.
+    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper; `more` bytes
+    are live beside every forward.
     """
     if at.shape.experts and at.experts != "grouped":
         raise NoFormula(
@@ -64,27 +118,16 @@ def block_options(
             "say experts='grouped', or leave options out",
             argument="experts",
         )
-    whole = _Way(
-        input_bytes=kept.input_bytes,
-        output_bytes=kept.output_bytes,
-        # As on paper, since its peaks are: under autocast the formulas know more.
-        saved_bytes=seen.saved_bytes - kept.output_bytes * kept.output_saved,
-        input_saved=kept.input_saved,
-        output_saved=kept.output_saved,
-        forward_peak=seen.forward_peak,
-        backward_peak=seen.backward_peak,
-        gradient_bytes=seen.gradient_bytes,
-    )
     inside = look_inside(at, gpu)
     found, _gap = wanted(inside, seen.recompute_time * 1e3, kept.saved_bytes)
     named = _are_names_certain(at)
     options = []
     for want in found:
-        way = _under(at, gpu, want.kept, kept.input_bytes)
+        way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
             want = want if named else replace(want, keeps=())
             again = max(seen.again_peak - seen.forward_peak, 0)
-            options.append(option_cost(want, way, whole, more + again))
+            options.append(option_cost(want, way, seen, more + again))
     return tuple(options)
 
 
@@ -93,32 +136,6 @@ def look_inside(at: Setting, gpu: Gpu) -> Inside:
     paper = Recorder(gpu, flops_share=flops_share(at))
     made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
     return paper.inside(made)
-
-
-def _under(at: Setting, gpu: Gpu, kept: Collection[int], input_bytes: int) -> _Way:
-    """Run the block as a selective checkpoint that keeps the results at these positions."""
-    paper = Selective(gpu, kept, flops_share=flops_share(at))
-    x = paper.source(at.tokens * at.shape.width, at.stream)
-    made: Value = paper.checkpoint(lambda paper, x: block(paper, at, x), x)
-    forward_peak, with_output = paper.peak, paper.live
-    root, elements, size, output = made.node, made.elements, made.size, made.bytes
-    assert root is not None
-    del made
-    saved = paper.live
-    is_saved = saved == with_output
-    paper.reset_peak()
-    paper.backward(root, paper.compute((), elements, size))
-    inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
-    return _Way(
-        input_bytes=input_bytes,
-        output_bytes=output,
-        saved_bytes=saved - output * is_saved,
-        input_saved=True,  # the second run starts from it
-        output_saved=is_saved,
-        forward_peak=forward_peak,
-        backward_peak=paper.peak,
-        gradient_bytes=paper.live - inputs,
-    )
 
 
 def _are_names_certain(at: Setting) -> bool:

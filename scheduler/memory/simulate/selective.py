@@ -15,8 +15,6 @@ from enum import Enum, auto
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.tensors import Paper, Saved, Value
 
-__all__ = ["Selective"]
-
 
 class _Stage(Enum):
     FIRST = auto()
@@ -45,17 +43,8 @@ class _Later(Saved):
 class Selective(Paper):
     """Runs one forward, and its backward, as a checkpoint that keeps some of its results.
 
-    Parameters
-    ----------
-    gpu, flops_share
-        As in `Paper`.
-    kept
-        Which operations' results are kept: their positions in the forward, from 0.
-
-    Attributes
-    ----------
-    again_peak
-        Most bytes that were live while the forward ran again.
+    `kept` are the operations whose results are kept, as positions in the forward from 0;
+    `again_peak` is the most bytes that were live while the forward ran again.
     """
 
     def __init__(self, gpu: Gpu, kept: Collection[int], *, flops_share: float = 1.0) -> None:
@@ -81,14 +70,14 @@ class Selective(Paper):
         """What was to be saved in this place; let go of here."""
         if place not in self._found:
             self._position, self._stage = 0, _Stage.AGAIN
-            before = self.peak
-            self.reset_peak()
+            before = self.ledger.peak
+            self.ledger.reset_peak()
             try:
                 self._rerun()
             except _Stop:
                 self._stage = _Stage.BACKWARD
-            self.again_peak = self.peak
-            self.raise_peak(before)
+            self.again_peak = self.ledger.peak
+            self.ledger.peak = max(before, self.again_peak)
         return self._found.pop(place)
 
     def run(
@@ -128,7 +117,7 @@ class Selective(Paper):
         return saved
 
     def _is_kept(self) -> bool:
-        """Say whether the next operation of the forward is kept, and go on to the one after."""
+        """Whether the next operation of the forward is kept; goes on to the one after."""
         if self._stage is _Stage.BACKWARD:
             return False
         self._position += 1

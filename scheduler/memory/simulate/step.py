@@ -7,40 +7,71 @@ mirrors a module of transformers 5.24; a variable here lives as long as the vari
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scheduler.memory.activations.setting import Setting
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend
 from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
-from scheduler.memory.simulate.mixture import mixture
-from scheduler.memory.simulate.modules import mlp, norm
+from scheduler.memory.simulate.modules import mixture, mlp, norm
 from scheduler.memory.simulate.selective import Selective
+from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
-
-__all__ = ["Seen", "block", "flops_share", "head", "rehearse"]
 
 Forward = Callable[[Paper, Setting, Value], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Bytes seen while a layer ran on paper, its input and its parameters not counted; seconds.
+class Activations:
+    """What autograd keeps of one layer between its forward and its backward.
 
-    The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
-    recomputation, up to the last saved tensor, holds what the backward has made before it, beyond
-    the output's gradient; 0 for the loss.
+    Attributes
+    ----------
+    tensors
+        Each storage that is kept, the layer's input and output among them where they are saved;
+        parameters are not. What made it (torch's name of the operation; "input") and its bytes.
+    input_bytes, output_bytes
+        Of what the layer gets and of what it hands on, kept or not.
+    input_saved, output_saved
+        Is it among `tensors`?
     """
 
-    saved_bytes: int
+    tensors: tuple[tuple[str, int], ...]
+    input_bytes: int
+    output_bytes: int
+    input_saved: bool
+    output_saved: bool
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all that is kept, the input and the output included where they are saved."""
+        return sum(size for _, size in self.tensors)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept beyond the layer's input and output: `saved_bytes` of a layer's costs."""
+        held = self.input_bytes if self.input_saved else 0
+        held += self.output_bytes if self.output_saved else 0
+        return self.total_bytes - held
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Activations):
+    """What a layer kept that ran on paper, and took meanwhile, input and parameters not counted.
+
+    The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
+    forward that keeps nothing is `drop_peak`. That of a recomputation, up to the last saved tensor,
+    holds what the backward has made before it, beyond the output's gradient; 0 for the loss.
+    Bytes; times in seconds.
+    """
+
     gradient_bytes: int
     forward_peak: int
-    drop_peak: int
-    again_peak: int
     backward_peak: int
     forward_time: float
     recompute_time: float
     backward_time: float
+    drop_peak: int = 0
+    again_peak: int = 0
 
 
 def flops_share(at: Setting) -> float:
@@ -48,49 +79,66 @@ def flops_share(at: Setting) -> float:
     return 0.5 if at.compute == 4 else 1.0
 
 
-def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -> Seen:
+def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) -> Seen:
     """Run a layer on paper, forward and backward.
 
     `scalar`: its output is the loss, which is live during the backward like the saved set.
     """
-    share = flops_share(at)
-    elements = at.tokens * at.shape.width
-    dropping = Paper(gpu, keep=False, flops_share=share)
-    forward(dropping, at, dropping.source(elements, at.stream))
-    paper = Paper(gpu, flops_share=share)
-    made = forward(paper, at, paper.source(elements, at.stream))
-    forward_peak, seconds = paper.peak, paper.seconds
-    loss = made if scalar else None
+    given = at.tokens * at.shape.width
+    made = forward(paper, at, paper.source(given, at.stream))
+    ledger = paper.ledger
+    forward_peak, forward_time, with_output = ledger.peak, paper.seconds, ledger.live
     root, elements, size = made.node, made.elements, made.size
     assert root is not None
+    loss = made if scalar else None
+    beside = made.bytes if scalar else 0
     del made
-    saved = paper.live - (loss.bytes if loss is not None else 0)
-    start = paper.seconds
-    paper.reset_peak()
+    tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
+    output_saved = not scalar and ledger.live == with_output
+    ledger.reset_peak()
     paper.backward(root, paper.compute((), elements, size))
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
-        saved_bytes=saved,
-        gradient_bytes=paper.live - inputs - (loss.bytes if loss is not None else 0),
+        tensors=tensors,
+        input_bytes=given * at.stream,
+        output_bytes=elements * size,
+        input_saved=input_saved,
+        output_saved=output_saved,
+        gradient_bytes=ledger.live - inputs - beside,
         forward_peak=forward_peak,
-        drop_peak=dropping.peak,
-        again_peak=0 if scalar else _again_peak(forward, at, gpu),
-        backward_peak=paper.peak,
-        forward_time=seconds,
+        backward_peak=ledger.peak,
+        forward_time=forward_time,
         recompute_time=paper.saved_at,
-        backward_time=paper.seconds - start,
+        backward_time=paper.seconds - forward_time,
     )
 
 
-def _again_peak(forward: Forward, at: Setting, gpu: Gpu) -> int:
-    paper = Selective(gpu, (), flops_share=flops_share(at))
-    x = paper.source(at.tokens * at.shape.width, at.stream)
-    made = paper.checkpoint(lambda paper, x: forward(paper, at, x), x)
-    root, elements, size = made.node, made.elements, made.size
-    assert root is not None
-    del made
-    paper.backward(root, paper.compute((), elements, size))
-    return paper.again_peak - elements * size
+def run_again(paper: Selective, forward: Forward, at: Setting) -> Seen:
+    """Run a layer as a selective checkpoint."""
+
+    def twice(paper_: Paper, at: Setting, x: Value) -> Value:
+        return paper.checkpoint(lambda paper, x: forward(paper, at, x), x)
+
+    return run(paper, twice, at)
+
+
+def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -> Seen:
+    """Run a layer on paper: once as it is, once keeping nothing, once checkpointed.
+
+    `scalar` as in `run`.
+    """
+    share = flops_share(at)
+    dropping = Paper(gpu, keep=False, flops_share=share)
+    forward(dropping, at, dropping.source(at.tokens * at.shape.width, at.stream))
+    seen = replace(
+        run(Paper(gpu, flops_share=share), forward, at, scalar=scalar),
+        drop_peak=dropping.ledger.peak,
+    )
+    if scalar:
+        return seen
+    again = Selective(gpu, (), flops_share=share)
+    run_again(again, forward, at)
+    return replace(seen, again_peak=again.again_peak - seen.output_bytes)
 
 
 def block(paper: Paper, at: Setting, x: Value) -> Value:
@@ -129,7 +177,7 @@ def _parallel(paper: Paper, at: Setting, given: Value) -> Value:
 
 
 def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
-    """Run the last norm, the head and the loss."""
+    """Run the last norm, the head and the loss; of a chunked loss what is not in chunks."""
     x = norm(paper, at, x)
     size = at.compute
     weight = None
@@ -140,6 +188,8 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     logits = linear(
         paper, x, at.shape.width, at.shape.vocabulary, trained=at.trained, weight=weight
     )
+    if loss == "chunked":
+        return logits
     if at.shape.family == "gemma2":
         logits = unary(paper, logits, "aten.div.Tensor")
         logits = scale(paper, unary(paper, logits, "aten.tanh.default", saves="output"))
@@ -154,11 +204,5 @@ def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
     labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
     chances = unary(paper, upcast, "aten._log_softmax.default", saves="output")
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
-    n = chances.elements
-    paper.record(
-        made,
-        (chances,),
-        lambda g, saved: [paper.compute((*g, *saved), n, size)],
-        paper.save(labels, divisor),
-    )
+    paper.record_simple(made, chances, paper.save(labels, divisor))
     return made

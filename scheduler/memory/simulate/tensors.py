@@ -15,18 +15,21 @@ from typing import Any
 
 from scheduler.memory.gpus import Gpu
 
-__all__ = ["Node", "Paper", "Saved", "Value"]
-
 Gradients = Sequence["Value | None"]
 _SOURCE = -1  # the order of a graph's input; a parameter's is 0
 
 
 @dataclass(slots=True)
-class _Ledger:
-    """Live bytes, and the most there were."""
+class Ledger:
+    """Live bytes, the most there were, and by storage what made it, with its bytes."""
 
     live: int = 0
     peak: int = 0
+    made: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def reset_peak(self) -> None:
+        """Measure the peak from now on."""
+        self.peak = self.live
 
 
 class Storage:
@@ -34,13 +37,19 @@ class Storage:
 
     __slots__ = ("__weakref__", "_ledger", "bytes")
 
-    def __init__(self, ledger: _Ledger, size: int) -> None:
+    def __init__(self, ledger: Ledger, size: int, op: str) -> None:
         self._ledger, self.bytes = ledger, size
         ledger.live += size
         ledger.peak = max(ledger.peak, ledger.live)
+        self.name(op)
+
+    def name(self, op: str) -> None:
+        """Call it by the operation that made it, or changed it last."""
+        self._ledger.made[id(self)] = op, self.bytes
 
     def __del__(self) -> None:
         self._ledger.live -= self.bytes
+        del self._ledger.made[id(self)]
 
 
 @dataclass(eq=False, slots=True)
@@ -94,28 +103,23 @@ class Saved:
 class Paper:
     """Where operations run.
 
-    Parameters
-    ----------
-    gpu
-        Whose roofline gives the times: an operation takes the longer of its arithmetic and of the
-        traffic of all it reads and writes.
-    keep
-        False: nothing is saved for a backward.
-    flops_share
-        Share of the GPU's bf16 FLOP/s that the precision has.
+    The GPU's roofline gives the times: an operation takes the longer of its arithmetic, at the
+    `flops_share` of bf16's FLOP/s that the precision has, and of the traffic of all it reads and
+    writes. Without `keep` nothing is saved for a backward.
 
     Attributes
     ----------
-    seconds
-        Of all operations so far.
-    saved_at
-        The same when the last tensor was saved: where torch's recomputation stops.
+    seconds, saved_at
+        Of all operations so far, and up to the last tensor saved: where torch's recomputation
+        stops.
+    ledger, outside
+        Of all storages but the input's, and of that alone.
     leaves
         Nodes of parameters and of the input, which collect gradients.
     """
 
     def __init__(self, gpu: Gpu, *, keep: bool = True, flops_share: float = 1.0) -> None:
-        self._ledger = _Ledger()
+        self.ledger, self.outside = Ledger(), Ledger()
         self._flops = gpu.sustained_flops * flops_share
         self._bandwidth = gpu.sustained_bandwidth
         self._keep = keep
@@ -123,23 +127,11 @@ class Paper:
         self.seconds = self.saved_at = 0.0
         self.leaves: list[Node] = []
 
-    @property
-    def live(self) -> int:
-        """Bytes that are live."""
-        return self._ledger.live
-
-    @property
-    def peak(self) -> int:
-        """Most bytes that were live since `reset_peak`."""
-        return self._ledger.peak
-
-    def reset_peak(self) -> None:
-        """Measure the peak from now on."""
-        self._ledger.peak = self._ledger.live
-
-    def raise_peak(self, peak: int) -> None:
-        """Measure the peak from an earlier moment on, at which it was `peak`."""
-        self._ledger.peak = max(self._ledger.peak, peak)
+    def tensors(self, but: Value | None = None) -> tuple[tuple[str, int], ...]:
+        """Storages that are live, `but` for one: the operation that made each, and its bytes."""
+        one = None if but is None else id(but.storage)
+        inside = (each for key, each in self.ledger.made.items() if key != one)
+        return *self.outside.made.values(), *inside
 
     def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
         """A parameter: not counted; `trained` gives it a place for its gradient."""
@@ -151,7 +143,8 @@ class Paper:
     def source(self, elements: int, size: int) -> Value:
         """The graph's input, whose gradient is wanted; not counted."""
         self.leaves.append(Node(_SOURCE))
-        return Value(elements, size, None, self.leaves[-1])
+        storage = Storage(self.outside, elements * size, "input")
+        return Value(elements, size, storage, self.leaves[-1])
 
     def compute(
         self, reads: Sequence[Value], elements: int, size: int, flops: float = 0, *, op: str = ""
@@ -166,12 +159,14 @@ class Paper:
 
         `op` is torch's name of the operation, where a forward runs it.
         """
-        made = [Value(n, size, Storage(self._ledger, n * size)) for n, size in makes]
+        made = [Value(n, size, Storage(self.ledger, n * size, op)) for n, size in makes]
         self.spend(sum(value.bytes for value in (*reads, *made)), flops)
         return made
 
     def change(self, op: str, value: Value, *reads: Value) -> None:
         """Run a kernel that changes a tensor in place: it is read and written."""
+        if value.storage is not None:
+            value.storage.name(op)
         self.spend(2 * value.bytes + sum(each.bytes for each in reads))
 
     def spend(self, moved: int, flops: float = 0) -> None:
@@ -201,6 +196,11 @@ class Paper:
         node = Node(self._made, links, saved, backward)
         for slot, value in enumerate(made if isinstance(made, list) else [made]):
             value.node, value.slot = node, slot
+
+    def record_simple(self, made: Value, x: Value, *saved: Saved) -> None:
+        """Make the node of an operation whose backward is one kernel: to x's gradient."""
+        n, size = x.elements, x.size
+        self.record(made, (x,), lambda g, saved: [self.compute((*g, *saved), n, size)], *saved)
 
     def backward(self, root: Node, gradient: Value) -> None:
         """Run the nodes from `root` on, the last made first, as torch's engine does."""

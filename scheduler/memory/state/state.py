@@ -8,15 +8,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_both
-from scheduler.memory.checks import check_count
-from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, check_count
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
-from scheduler.memory.state.sharding import Sharding
 from scheduler.memory.state.sizes import (
     BASES,
     BLOCKS,
     DTYPES,
     PRECISIONS,
+    Sharding,
     Sizes,
     adapter_sizes,
     check_fallback,
@@ -26,8 +25,6 @@ from scheduler.memory.state.sizes import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["State", "training_state"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
+from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.sizes import DTYPES
-
-__all__ = ["Setting", "linears", "lora_targets", "setting"]
 
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
@@ -76,22 +73,10 @@ class Setting:
 def setting(
     shape: Shape, batch: object, sequence: object, recipe: Recipe, *, inside: bool = True
 ) -> Setting:
-    """What follows for the activations of a shape.
+    """What follows for the activations of a shape; arguments and errors are `block_activations`'s.
 
-    Parameters
-    ----------
-    shape, batch, sequence, recipe
-        As in `block_activations`.
-    inside
-        Of a block. False: of the ends of the model, which have no attention, no experts and no
-        adapters, so that all recipes have a formula.
-
-    Raises
-    ------
-    InvalidRecipe
-        A size is not a positive whole number, or the block has no such linear layer.
-    UnsupportedModel
-        Nobody has derived a formula for this combination.
+    Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
+    so that all recipes have a formula.
     """
     if inside:
         _check_formula(shape, recipe)

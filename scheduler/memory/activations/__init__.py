@@ -1,1 +1,0 @@
-"""What a block keeps for its backward, by formula."""
