@@ -96,14 +96,9 @@ class InfeasibleBudget(SchedulerError):
 
     def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[object, ...]]:
         # The default passes the finished sentence back as the first argument.
-        arguments = (
-            self.budget_bytes,
-            self.smallest_budget_bytes,
-            self.set_by,
-            self.reserved_bytes,
-            self.method,
-        )
-        return (type(self), arguments)
+        from inspect import signature
+
+        return type(self), tuple(getattr(self, name) for name in signature(type(self)).parameters)
 
 
 class InfeasibleGraph(InfeasibleBudget):
@@ -178,18 +173,6 @@ class InfeasibleGraph(InfeasibleBudget):
     def is_below_floor(self) -> bool:
         """Whether one operation alone needs more than the budget."""
         return self.plan_class is None or self.budget_bytes < self.smallest_budget_bytes
-
-    def __reduce__(self) -> tuple[type[InfeasibleGraph], tuple[object, ...]]:
-        arguments = (
-            self.budget_bytes,
-            self.smallest_budget_bytes,
-            self.set_by,
-            self.reserved_bytes,
-            self.method,
-            self.plan_class,
-            self.in_order,
-        )
-        return (type(self), arguments)
 
 
 class NoPlanFound(SchedulerError):

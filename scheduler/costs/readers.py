@@ -10,17 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.common.checks import is_needed
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import is_needed
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
-from scheduler.costs.computegraph import ComputeCosts
+from scheduler.costs.computegraph import ComputeCosts, as_nodes
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, as_layers
-from scheduler.costs.node import as_nodes
-
-__all__ = ["Costs", "as_any_costs", "as_costs", "read_costs_text"]
 
 Costs = CostGraph | ComputeCosts
 
@@ -34,13 +31,7 @@ _GRAPH_FIELDS = ("input_bytes", "time_unit")
 def as_costs(
     obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
 ) -> CostGraph:
-    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`.
-
-    Raises
-    ------
-    InvalidCosts
-        `obj` describes no layers, or its costs have no meaning.
-    """
+    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`."""
     costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
     if isinstance(costs, CostGraph):
         return costs

@@ -83,13 +83,7 @@ class Outcome:
 
 
 def blocks_of(chain: Chain) -> tuple[int, ...]:
-    """Indices of the layers that a framework's flags count.
-
-    Raises
-    ------
-    UnsuitableMethod
-        Every layer must be kept.
-    """
+    """Indices of the layers that a framework's flags count."""
     free = [i for i, layer in enumerate(chain.layers) if layer.recomputable]
     if not free:
         raise UnsuitableMethod("every layer of these costs must be kept; no setting changes that")
@@ -120,11 +114,8 @@ def best(
 ) -> Outcome:
     """The fastest of `settings` within `room` bytes; ties to the smaller peak, then the first.
 
-    Raises
-    ------
-    InfeasibleBudget
-        None fits; carries the smallest budget that one does, `reserved` bytes included. `family`
-        is what a message calls them.
+    Where none fits, the error has the smallest budget that one does, `reserved` bytes included;
+    `family` is what it calls them.
     """
     t = tables(chain)
     measured = [(*setting.measured(chain, t), setting) for setting in settings]

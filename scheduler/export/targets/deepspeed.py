@@ -13,13 +13,7 @@ from scheduler.plans.settings import Setting, best, blocks_of, cut_settings, eve
 
 
 def to_deepspeed(source: Source) -> Exported:
-    """The section with the best number of equal checkpoints, and what it loses.
-
-    Raises
-    ------
-    InfeasibleBudget
-        No number of equal checkpoints fits.
-    """
+    """The section with the best number of equal checkpoints, and what it loses."""
     blocks = blocks_of(source.chain)
     cut = cut_settings("deepspeed: number_checkpoints", even, blocks, len(blocks))
     settings = [Setting("no checkpoints", ()), *cut]

@@ -40,11 +40,6 @@ def to_megatron(source: Source) -> Exported:
 
     With pipeline stages each of them is a chain of its own within the same budget, which holds
     as many micro-batches as 1F1B has in flight there; the slowest stage counts.
-
-    Raises
-    ------
-    InfeasibleBudget
-        No flags fit.
     """
     chain, blocks = source.chain, blocks_of(source.chain)
     if source.stages > len(blocks):

@@ -39,13 +39,7 @@ def to_lightning(source: Source) -> Exported:
 
 
 def to_fsdp(source: Source) -> Exported:
-    """`shard_with_plan`, in place of the calls of ``fully_shard``.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan uses options.
-    """
+    """`shard_with_plan`, in place of the calls of ``fully_shard``."""
     for layer, option in source.options().items():
         raise InvalidPlan(
             f"the plan keeps {source.plan.layers[layer]!r} with option {option!r}, and fully_shard "
@@ -79,11 +73,6 @@ def to_torchtitan(source: Source) -> Exported:
 
     torchtitan calls its blocks ``layers.0``, ``layers.1``, ...: a plan's blocks, which may have
     other names, are taken in their order.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan has several stacks, or does not say what its options keep.
     """
     source.policies("torchtitan")  # what is missing is said with the plan's own names
     outcome, notes = _nearest(source, "torchtitan: selective", "selective_ac_option", every_last)
@@ -151,11 +140,6 @@ def _file(
     """A file with `apply_plan`, and what the target's own `standalone` module has around it.
 
     `what` says what is called in it, `extra` are further literals.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan does not say what its options keep.
     """
     own = [] if target == "torch" else [target]
     data = f"{plan_literals(source)}{policy_literals(source, target)}{extra}"

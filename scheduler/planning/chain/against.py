@@ -50,13 +50,7 @@ _OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*")
 
 
 def read_settings(given: object, chain: Chain) -> list[Setting]:
-    """Settings from a text or several.
-
-    Raises
-    ------
-    SchedulerError
-        One is no text, has no form that exists, or does not suit the chain.
-    """
+    """Settings from a text or several, each once."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Iterable):
         raise SchedulerError(f"a setting is a text such as 'every 4', got {shown(given)}")
@@ -65,13 +59,7 @@ def read_settings(given: object, chain: Chain) -> list[Setting]:
 
 
 def read_setting(text: object, chain: Chain) -> Setting:
-    """The setting that a text names, as segments of `chain`.
-
-    Raises
-    ------
-    SchedulerError
-        It has no form that exists, or its number, layers or option are not the chain's.
-    """
+    """The setting that a text names, as segments of `chain`."""
     if not isinstance(text, str):
         raise SchedulerError(f"a setting is a text such as 'every 4', got {shown(text)}")
     words = re.sub(r"\s*:\s*", ": ", " ".join(text.split()))
