@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-_UNITS = tuple(
-    (1000**power, 1024**power, letter) for power, letter in zip((5, 4, 3, 2, 1), "PTGMK")
-)
+_UNITS = tuple((1000**n, 1024**n, "KMGTP"[n - 1]) for n in (5, 4, 3, 2, 1))
 """Decimal and binary, from the largest down."""
 
 _TIMES = ("ns", "us", "ms", "s")

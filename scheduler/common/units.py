@@ -11,7 +11,9 @@ from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, shown
 from solvers.problem import LIMIT
 
-_SUPERSCRIPT = dict(K=("³", "¹⁰"), M=("⁶", "²⁰"), G=("⁹", "³⁰"), T=("¹²", "⁴⁰"), P=("¹⁵", "⁵⁰"))
+_SUPERSCRIPT = {"K": ("³", "¹⁰"), "M": ("⁶", "²⁰"), "G": ("⁹", "³⁰"), "T": ("¹²", "⁴⁰")} | {
+    "P": ("¹⁵", "⁵⁰")
+}
 _UNITS = {"B": 1, "byte": 1, "bytes": 1}
 for _power, _letter in enumerate(_SUPERSCRIPT, start=1):
     _UNITS[f"{_letter}B"] = 1000**_power
