@@ -109,17 +109,13 @@ class InfeasibleGraph(InfeasibleBudget):
 
     Parameters
     ----------
-    budget_bytes
-        The budget that was asked for.
+    budget_bytes, reserved_bytes, method
+        As of `InfeasibleBudget`.
     smallest_budget_bytes
         What the one operation that needs the most takes, `reserved_bytes` included; of method
         "keep-all" what keeping everything takes.
     set_by
         That operation, as part of a sentence: ``the computation of 'conv1'``.
-    reserved_bytes
-        Bytes of both budgets that were set aside before solving.
-    method
-        The method that was asked.
     plan_class
         The class in which nothing fits; None: the budget is below the floor of all classes, or
         the method is "keep-all", which has one plan.

@@ -69,15 +69,11 @@ class NodeCost:
         check_values(f"node {self.name!r}" if self.name else "a node without a name", self)
 
 
-def as_nodes(items: object) -> tuple[NodeCost, ...]:
-    """Nodes with names, from `NodeCost` and mappings of its fields."""
-    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InvalidCosts(f"the nodes must be a list, got {shown(items)}")
-    return as_records(items, NodeCost, "node", "a graph needs at least one")
-
-
 def _nodes(where: str, name: str, value: object) -> tuple[NodeCost, ...]:
-    return as_nodes(value)
+    """Nodes with names, from `NodeCost` and mappings of its fields."""
+    if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
+        raise InvalidCosts(f"the nodes must be a list, got {shown(value)}")
+    return as_records(value, NodeCost, "node", "a graph needs at least one")
 
 
 @dataclass(frozen=True, repr=False)

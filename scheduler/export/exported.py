@@ -13,7 +13,7 @@ from scheduler.plans.plan import Plan, excess
 from scheduler.plans.settings import Outcome, blocks_of
 from scheduler.report.tables import format_percent
 from solvers.chain.problem import Chain
-from solvers.schedule import Checkpoint, Items
+from solvers.schedule import Items
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ class Source:
         if self.plan.budget_bytes is None:
             return self.plan.peak_bytes
         return self.plan.budget_bytes - self.plan.reserved_bytes
-
-    @property
-    def segments(self) -> list[Checkpoint]:
-        """The plan's outermost checkpoints."""
-        return [item for item in self.plan.items if isinstance(item, Checkpoint)]
 
     def options(self) -> dict[int, str]:
         """The option of each layer that is kept under one."""

@@ -25,7 +25,7 @@ from scheduler.plans.settings import (
     singles,
 )
 from solvers.chain.problem import Chain
-from solvers.schedule import Items
+from solvers.schedule import Checkpoint, Items
 
 MAXTEXT = (
     "minimal_with_context",
@@ -127,7 +127,7 @@ def _maxtext(source: Source) -> tuple[Outcome | None, str]:
 
 
 def _flax(source: Source) -> tuple[str, ...]:
-    segments = source.segments
+    segments = [item for item in source.plan.items if isinstance(item, Checkpoint)]
     if all(segment.first == segment.last for segment in segments):
         return ()
     alone = Setting("flax", singles(checkpointed(source.plan.items)))

@@ -22,12 +22,20 @@ def to_json_schema(source: Source) -> Exported:
     and that peak and time are those of the replay, no schema can say: ``Plan.load`` and
     ``Plan.replay`` check it.
     """
+    call = {
+        "description": "The result of an operation, and which call of it in the layer's forward, "
+        "counted from 0.",
+        "type": "array",
+        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
+        "minItems": 2,
+        "maxItems": 2,
+    }
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,
         "title": "A plan: which activations to keep and which to recompute",
         **fields_schema(),
-        "$defs": {"item": _item(), "action": _action(), "call": _call()},
+        "$defs": {"item": _item(), "action": _action(), "call": call},
     }
     return Exported("json-schema", json.dumps(schema, indent=1) + "\n")
 
@@ -56,17 +64,6 @@ def _item() -> dict[str, Any]:
                 "additionalProperties": False,
             },
         ]
-    }
-
-
-def _call() -> dict[str, Any]:
-    return {
-        "description": "The result of an operation, and which call of it in the layer's forward, "
-        "counted from 0.",
-        "type": "array",
-        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
-        "minItems": 2,
-        "maxItems": 2,
     }
 
 
