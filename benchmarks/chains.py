@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import scheduler
-from scheduler.costs.costgraph import CostGraph, LayerCost
+from scheduler.costs import CostGraph, LayerCost
 from solvers.chain import frontier
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         UnsuitableMethod,
         UnsupportedModel,
     )
-    from scheduler.costs.computegraph import ComputeCosts, NodeCost
-    from scheduler.costs.costgraph import CostGraph, LayerCost
+    from scheduler.costs import ComputeCosts, CostGraph, LayerCost, NodeCost
     from scheduler.plans.plan import Plan
 else:
     # Nothing is loaded before it is asked for, so that `--help` is immediate. Type checkers must
@@ -40,7 +39,7 @@ else:
         return sorted({*globals(), *__all__, *_PACKAGES})
 
 
-_HOMES = ("common.errors", "costs.computegraph", "costs.costgraph", "plans.plan", "api")
+_HOMES = ("common.errors", "costs", "plans.plan", "api")
 _PACKAGES = ("api", "costs", "export", "plans")
 
 __all__ = [

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
     from scheduler.plans.plan import Plan
 
-__all__ = ["PROGRAM", "check_output", "print_csv", "print_json", "read", "read_costs", "read_plan"]
-__all__ += ["refuse_two_inputs", "say", "write"]
-
 PROGRAM = "checkpoint-scheduler"
 
 

@@ -17,8 +17,6 @@ from scheduler.cli.commands import compare, diff, export, fit, frontier, report,
 from scheduler.cli.io import PROGRAM, say
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 
-__all__ = ["main"]
-
 COMMANDS = (solve, compare, frontier, show, fit, export, report, diff)
 OK, BAD_INPUT, INFEASIBLE, NO_PLAN, INTERRUPTED, BROKEN_PIPE = 0, 2, 3, 4, 130, 141
 
@@ -40,14 +38,9 @@ limit, 130 interrupted before there was a plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status.
+    """Run one command; its exit status, as the help has them.
 
-    0 done, 2 bad input, 3 infeasible, 4 no plan found in time, 130 interrupted.
-
-    Parameters
-    ----------
-    argv
-        Arguments without the program's name; default: those of the process.
+    `argv` are arguments without the program's name; default: those of the process.
     """
     _open_streams()
     _print_anything()

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from scheduler.costs.readers import Costs
 
-__all__ = ["SIZE", "add_budget", "add_costs", "add_formats", "add_graph_options", "add_limits"]
-__all__ += ["budget_of", "costs_of", "costs_within", "limits_of", "named_costs"]
-__all__ += ["option", "refuse_model_options"]
-
 SIZE = "as in 40GB (40·10⁹ bytes), 40GiB (40·2³⁰) or a number of bytes"
 
 _DATA = (

@@ -25,8 +25,6 @@ from scheduler.plans.plan import excess
 from scheduler.report.tables import format_percent
 from solvers.solution import Progress
 
-__all__ = ["Watching"]
-
 _CLEAR = "\r\x1b[K"
 _CHAIN = "; Ctrl-C ends it (a first run compiles too)"
 
@@ -42,19 +40,8 @@ _T = TypeVar("_T")
 class Watching:
     """While it is entered for a graph, Ctrl-C asks for the best so far; a second one interrupts.
 
-    Parameters
-    ----------
-    costs
-        What is solved: its times tell what a step takes.
-    quiet
-        Show no progress. Where standard error is no terminal, none is shown either.
-
-    Attributes
-    ----------
-    interrupted
-        Whether Ctrl-C has been pressed.
-    engine
-        What solves the costs.
+    No progress is shown where it is to be `quiet`, or standard error is no terminal. `interrupted`
+    is whether Ctrl-C has been pressed, `engine` what solves the costs.
     """
 
     def __init__(self, costs: Costs, *, quiet: bool = False) -> None:
@@ -71,19 +58,8 @@ class Watching:
     def run(self, what: str, work: Callable[[], _T], seconds: float = math.inf) -> _T:
         """What `work` returns; that of a chain is done in a thread of its own.
 
-        Parameters
-        ----------
-        what
-            What is shown of it: "the frontier".
-        work
-            Solves something.
-        seconds
-            For chains: when it is given up. It goes on until the process ends.
-
-        Raises
-        ------
-        TimeoutError
-            The seconds are over.
+        Progress says `what` is solved: "the frontier". The work of a chain is given up after
+        `seconds`, a TimeoutError, and goes on until the process ends.
         """
         if self.engine.listens:
             return work()
@@ -166,12 +142,10 @@ class Watching:
         bound = progress.lower_bound_time
         said = [f"{progress.stage or 'solving'}, {progress.seconds:.0f} s"]
         if progress.time is None:
-            said.append("no plan yet")
+            said += ["no plan yet", f"bound {self._time(bound)}"]
         else:
-            said.append(f"best {self._time(progress.time)}")
-        said.append(f"bound {self._time(bound)}")
-        if progress.time is not None:
-            said.append(f"gap {format_percent(excess(progress.time, bound))}")
+            said += [f"best {self._time(progress.time)}", f"bound {self._time(bound)}"]
+            said += [f"gap {format_percent(excess(progress.time, bound))}"]
         return "; ".join([*said, "Ctrl-C takes the best so far"])
 
     def _time(self, ticks: int) -> str:

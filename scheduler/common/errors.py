@@ -96,14 +96,9 @@ class InfeasibleBudget(SchedulerError):
 
     def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[object, ...]]:
         # The default passes the finished sentence back as the first argument.
-        arguments = (
-            self.budget_bytes,
-            self.smallest_budget_bytes,
-            self.set_by,
-            self.reserved_bytes,
-            self.method,
-        )
-        return (type(self), arguments)
+        from inspect import signature
+
+        return type(self), tuple(getattr(self, name) for name in signature(type(self)).parameters)
 
 
 class InfeasibleGraph(InfeasibleBudget):
@@ -114,17 +109,13 @@ class InfeasibleGraph(InfeasibleBudget):
 
     Parameters
     ----------
-    budget_bytes
-        The budget that was asked for.
+    budget_bytes, reserved_bytes, method
+        As of `InfeasibleBudget`.
     smallest_budget_bytes
         What the one operation that needs the most takes, `reserved_bytes` included; of method
         "keep-all" what keeping everything takes.
     set_by
         That operation, as part of a sentence: ``the computation of 'conv1'``.
-    reserved_bytes
-        Bytes of both budgets that were set aside before solving.
-    method
-        The method that was asked.
     plan_class
         The class in which nothing fits; None: the budget is below the floor of all classes, or
         the method is "keep-all", which has one plan.
@@ -178,18 +169,6 @@ class InfeasibleGraph(InfeasibleBudget):
     def is_below_floor(self) -> bool:
         """Whether one operation alone needs more than the budget."""
         return self.plan_class is None or self.budget_bytes < self.smallest_budget_bytes
-
-    def __reduce__(self) -> tuple[type[InfeasibleGraph], tuple[object, ...]]:
-        arguments = (
-            self.budget_bytes,
-            self.smallest_budget_bytes,
-            self.set_by,
-            self.reserved_bytes,
-            self.method,
-            self.plan_class,
-            self.in_order,
-        )
-        return (type(self), arguments)
 
 
 class NoPlanFound(SchedulerError):

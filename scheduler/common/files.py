@@ -11,8 +11,6 @@ from pathlib import Path
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-__all__ = ["check_writable", "decoded", "read_text", "write_atomically"]
-
 
 def read_text(
     path: str | os.PathLike[str], what: str, error: type[SchedulerError] = SchedulerError
@@ -43,13 +41,7 @@ def decoded(data: bytes, source: str, what: str, error: type[SchedulerError]) ->
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise what `write_atomically` would, before the work whose result is to be written.
-
-    Raises
-    ------
-    SchedulerError
-        The file cannot be written.
-    """
+    """Raise what `write_atomically` would, before the work whose result is to be written."""
     name = os.fspath(path)
     try:
         mode = _mode(name)
@@ -70,12 +62,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
 
     The text goes to a new file in the same directory, which then takes the place of the old one;
     the old one's permissions are kept, and a symbolic link stays a link. A pipe or a device cannot
-    be replaced, so it is written to directly.
-
-    Raises
-    ------
-    SchedulerError
-        The file cannot be written; what was there before is unchanged.
+    be replaced, so it is written to directly. What was there before an error is unchanged.
     """
     name = os.fspath(path)
     try:

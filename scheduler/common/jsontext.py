@@ -11,8 +11,6 @@ from typing import Any
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-__all__ = ["digest", "dump_record", "finite", "parse_json"]
-
 
 class _DuplicateKey(Exception):
     pass
@@ -22,16 +20,9 @@ def parse_json(text: str, source: str, error: type[SchedulerError]) -> object:
     """The value of a JSON text.
 
     ``NaN`` and ``Infinity``, which Python reads though JSON has no such numbers, come through as
-    floats: the check of the field they stand in can name it, and must refuse them.
-
-    Parameters
-    ----------
-    text
-        The JSON text.
-    source
-        Where it comes from, for the message.
-    error
-        What to raise when it is not JSON, has a key twice, or is nested too deeply.
+    floats: the check of the field they stand in can name it, and must refuse them. `error` is
+    raised when the text, of which a message says `source`, is not JSON, has a key twice, or is
+    nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique)

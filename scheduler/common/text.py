@@ -5,23 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "format_both", "format_bytes", "format_exact", "format_time"]
-__all__ += ["more_than_budget", "ordinal", "shown"]
+_UNITS = tuple((1000**n, 1024**n, "KMGTP"[n - 1]) for n in (5, 4, 3, 2, 1))
+"""Decimal and binary, from the largest down."""
 
-_BINARY = (
-    (2**50, "PiB"),
-    (2**40, "TiB"),
-    (2**30, "GiB"),
-    (2**20, "MiB"),
-    (2**10, "KiB"),
-)
-_DECIMAL = (
-    (10**15, "PB", 2**50, "PiB"),
-    (10**12, "TB", 2**40, "TiB"),
-    (10**9, "GB", 2**30, "GiB"),
-    (10**6, "MB", 2**20, "MiB"),
-    (10**3, "KB", 2**10, "KiB"),
-)
 _TIMES = ("ns", "us", "ms", "s")
 
 
@@ -30,34 +16,31 @@ def format_bytes(n: int) -> str:
 
     Beyond what it prints there are TiB and PiB.
     """
-    for size, unit in _BINARY:
+    for _, size, letter in _UNITS:
         if abs(n) >= size:
-            return f"{_four_digits(n / size)} {unit}"
+            return f"{_four_digits(n / size)} {letter}iB"
     return f"{n} B"
 
 
 def format_both(n: int) -> str:
     """`n` bytes in decimal and binary units: ``40.00 GB (37.25 GiB)``."""
-    for decimal, unit, binary, binary_unit in _DECIMAL:
+    for decimal, binary, letter in _UNITS:
         if abs(n) >= decimal:
-            return f"{n / decimal:.2f} {unit} ({n / binary:.2f} {binary_unit})"
-    return _counted(n)
+            return f"{n / decimal:.2f} {letter}B ({n / binary:.2f} {letter}iB)"
+    return counted(n, "byte")
 
 
 def format_exact(n: int) -> str:
     """`n` bytes to the last of them: ``2112 bytes (2.062 KiB)``, ``512 bytes``."""
-    return _counted(n) if abs(n) < 2**10 else f"{_counted(n)} ({format_bytes(n)})"
+    text = counted(n, "byte")
+    return text if abs(n) < 2**10 else f"{text} ({format_bytes(n)})"
 
 
 def more_than_budget(n: int, budget: int) -> str:
     """``, 20 bytes more than the budget`` where the figures of both are the same, or nothing."""
     if n <= budget or format_bytes(n) != format_bytes(budget):
         return ""
-    return f", {_counted(n - budget)} more than the budget"
-
-
-def _counted(n: int) -> str:
-    return "1 byte" if n == 1 else f"{n} bytes"
+    return f", {counted(n - budget, 'byte')} more than the budget"
 
 
 def format_time(value: float, unit: str) -> str:

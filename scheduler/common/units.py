@@ -8,10 +8,8 @@ from fractions import Fraction
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
-from scheduler.common.text import did_you_mean, format_both, format_bytes, format_time, shown
+from scheduler.common.text import did_you_mean, shown
 from solvers.problem import LIMIT
-
-__all__ = ["format_both", "format_bytes", "format_time", "parse_bytes", "resolve_budget"]
 
 _SUPERSCRIPT = {"K": ("³", "¹⁰"), "M": ("⁶", "²⁰"), "G": ("⁹", "³⁰"), "T": ("¹²", "⁴⁰")} | {
     "P": ("¹⁵", "⁵⁰")
@@ -28,23 +26,11 @@ _EXAMPLES = "write it as '40GB', '40GiB' or a number of bytes"
 
 
 def parse_bytes(value: object, *, what: str = "the budget", allow_zero: bool = False) -> int:
-    """Bytes meant by a number or a text.
+    """Bytes meant by a number of them or a text; `what` is how an error calls the value.
 
-    Parameters
-    ----------
-    value
-        A whole number of bytes, or text: ``40GB`` is 40·10⁹ bytes, ``40GiB`` is 40·2³⁰, digits
-        alone are bytes. B, KB to PB and KiB to PiB are known, in either case; a fraction of a
-        byte is dropped.
-    what
-        How an error calls the value.
-    allow_zero
-        Accept zero, as for a reserve.
-
-    Raises
-    ------
-    InvalidBudget
-        The value is not a positive size, or says ``40G``, which has two readings.
+    ``40GB`` is 40·10⁹ bytes, ``40GiB`` is 40·2³⁰, digits alone are bytes. B, KB to PB and KiB to
+    PiB are known, in either case; a fraction of a byte is dropped. ``40G``, which has two readings,
+    is refused.
     """
     value = plain(value)
     if isinstance(value, str):
@@ -61,20 +47,7 @@ def parse_bytes(value: object, *, what: str = "the budget", allow_zero: bool = F
 
 
 def resolve_budget(budget_gb: object = None, budget: object = None) -> int:
-    """Bytes of the one budget that is given.
-
-    Parameters
-    ----------
-    budget_gb
-        A number of GB, 10⁹ bytes each.
-    budget
-        Anything that `parse_bytes` reads.
-
-    Raises
-    ------
-    InvalidBudget
-        None or both are given, or the one given is not a positive size.
-    """
+    """Bytes of the one budget that is given: a number of GB, or what `parse_bytes` reads."""
     if budget_gb is None and budget is None:
         raise InvalidBudget(
             "no budget given; pass budget_gb=40 (40·10⁹ bytes), budget='40GiB' (40·2³⁰ bytes) "

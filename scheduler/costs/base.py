@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from scheduler.common.checks import check_name, ticks_per_unit
+from scheduler.common.checks import FileKind, check_keys, check_name
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import FileKind, check_keys
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import digest, dump_record, parse_json
 from scheduler.common.text import shown
-from scheduler.report.tables import WIDTH
+from scheduler.report.tables import WIDTH, fitted, wrapped
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
-
-__all__ = ["UNIT", "BaseCosts", "counted"]
+from solvers.problem import InvalidProblem
 
 _Costs = TypeVar("_Costs", bound="BaseCosts")
+_Problem = TypeVar("_Problem", bound=Chain | LayerGraph | ComputeGraph)
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+_FIRST, _LAST = 30, 10
+"""Rows shown of a table that is longer than both together."""
+
+_MOST_READ = 3
+"""Names shown of what a part reads."""
 
 
 def _check_unit(where: str, name: str, value: object) -> str:
@@ -35,16 +43,8 @@ UNIT: Mapping[str, Any] = {"check": _check_unit}
 class BaseCosts(ABC):
     """Costs of some kind, each a frozen dataclass: what is asked of them without asking which.
 
-    Attributes
-    ----------
-    name
-        What reports call them.
-    time_unit
-        Unit of every time.
-    noun
-        What a part of them is called: "layer", "node"; they stand in a field of the plural's name.
-    kind
-        The kind of their file.
+    `noun` is what a part of them is called, "layer" or "node"; they stand in a field of the
+    plural's name.
     """
 
     name: str
@@ -103,7 +103,9 @@ class BaseCosts(ABC):
 
         Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
         """
-        return ticks_per_unit(self.time_unit, self._times())
+        if self.time_unit in _NANOSECONDS:
+            return _NANOSECONDS[self.time_unit]
+        return 1 if all(time == int(time) for time in self._times()) else 10**6
 
     @property
     def sha256(self) -> str:
@@ -157,6 +159,55 @@ class BaseCosts(ABC):
         return cls(**content)
 
 
-def counted(number: int, what: str) -> str:
-    """``1 edge``, ``2 edges``."""
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
+def made_of(kind: Callable[..., _Problem], *given: object) -> _Problem:
+    """A problem of the solvers; what they refuse are costs that are refused."""
+    try:
+        return kind(*given)
+    except InvalidProblem as error:
+        raise InvalidCosts(str(error)) from error
+
+
+def costs_table(
+    title: str,
+    header: tuple[str, ...],
+    parts: Sequence[Any],
+    cells: Callable[[Any], tuple[str, ...]],
+    edges: Sequence[tuple[int, int]] | None,
+    *,
+    nothing: str,
+    width: int = WIDTH,
+) -> str:
+    """A table with a row for each run of equal parts that each read just the one before.
+
+    `cells` is what a row says of a part beside its name. With `edges`, pairs of positions, it says
+    what each part reads too, and `nothing` of one that reads no other; None: the parts are a chain.
+    """
+    reads: list[list[int]] = [[] for _ in parts]
+    for a, b in [(i, i + 1) for i in range(len(parts) - 1)] if edges is None else edges:
+        reads[b].append(a)
+    plain = [replace(part, name="") for part in parts]
+    starts = [
+        i for i in range(len(parts)) if not i or plain[i] != plain[i - 1] or reads[i] != [i - 1]
+    ]
+    runs = list(zip(starts, [*(start - 1 for start in starts[1:]), len(parts) - 1], strict=True))
+    hidden = len(runs) - _FIRST - _LAST
+    remark = None
+    if hidden > 0:
+        runs, remark = runs[:_FIRST] + runs[-_LAST:], (_FIRST, f"… {hidden} more rows …")
+    names = [part.name for part in parts]
+    rows = [
+        (
+            names[first] if first == last else f"{names[first]}–{names[last]}",
+            *cells(parts[first]),
+            *([] if edges is None else [_listed([names[i] for i in reads[first]]) or nothing]),
+        )
+        for first, last in runs
+    ]
+    columns = header if edges is None else (*header, "reads")
+    return "\n".join([wrapped(title, width), *fitted(columns, rows, width, remark=remark)])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few of many names."""
+    text, hidden = ", ".join(names[:_MOST_READ]), len(names) - _MOST_READ
+    return f"{text} and {hidden} more" if hidden > 0 else text

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any, ClassVar
 
+from scheduler.common.checks import (
+    BYTES,
+    FLAG,
+    NAME,
+    TIME,
+    FileKind,
+    as_records,
+    check_name,
+    check_values,
+)
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import NAME, FileKind, check_values
-from scheduler.common.text import format_bytes, format_time
-from scheduler.costs.base import UNIT, BaseCosts, counted
+from scheduler.common.text import counted, format_bytes, format_time, shown
+from scheduler.costs.base import UNIT, BaseCosts, costs_table, made_of
 from scheduler.costs.edges import in_order, index_pairs
-from scheduler.costs.node import NodeCost, as_nodes
-from scheduler.costs.table import costs_table
 from scheduler.report.tables import WIDTH
 from solvers.graph.problem import ComputeGraph, Node
-from solvers.problem import InvalidProblem
-
-__all__ = ["ComputeCosts", "NodeCost"]
 
 _KIND = FileKind(
     "checkpoint-scheduler/graph/1",
@@ -30,8 +35,45 @@ _KIND = FileKind(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """Costs of one operation: its time in the graph's time unit, its output in bytes.
+
+    numpy scalars are accepted everywhere and stored as plain Python numbers.
+
+    Parameters
+    ----------
+    name
+        Empty: the graph calls it "node 3" by its 0-based position.
+    time
+        Time to compute it once.
+    bytes
+        Size of its output.
+    backward
+        Does it belong to the backward part? Class "forward" never computes such a node twice.
+
+    Raises
+    ------
+    InvalidCosts
+        A value is negative, not finite or of the wrong kind; the message names node and field.
+    """
+
+    name: str = field(default="", metadata=NAME)
+    _: KW_ONLY
+    time: float = field(metadata=TIME)
+    bytes: int = field(metadata=BYTES)
+    backward: bool = field(default=False, metadata=FLAG)
+
+    def __post_init__(self) -> None:
+        check_name("a node", "name", self.name)
+        check_values(f"node {self.name!r}" if self.name else "a node without a name", self)
+
+
 def _nodes(where: str, name: str, value: object) -> tuple[NodeCost, ...]:
-    return as_nodes(value)
+    """Nodes with names, from `NodeCost` and mappings of its fields."""
+    if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
+        raise InvalidCosts(f"the nodes must be a list, got {shown(value)}")
+    return as_records(value, NodeCost, "node", "a graph needs at least one")
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,9 +118,9 @@ class ComputeCosts(BaseCosts):
 
     def __post_init__(self) -> None:
         check_values("the graph", self)
-        ordered = in_order(self.names, index_pairs(self.edges, len(self)), "node")
-        object.__setattr__(self, "nodes", tuple(self.nodes[i] for i in ordered.order))
-        object.__setattr__(self, "edges", ordered.edges)
+        order, edges = in_order(self.names, index_pairs(self.edges, len(self)), "node")
+        object.__setattr__(self, "nodes", tuple(self.nodes[i] for i in order))
+        object.__setattr__(self, "edges", edges)
         # What the solvers would refuse is refused here, so that a graph that exists can be solved.
         self.to_problem()
 
@@ -112,17 +154,14 @@ class ComputeCosts(BaseCosts):
         return f"{counted(len(self), 'node')}{part}, {counted(len(self.edges), 'edge')}"
 
     def to_problem(self) -> ComputeGraph:
-        """The same problem in integers, as the solvers take it."""
+        """As `to_compute_graph`."""
         return self.to_compute_graph()
 
     def to_compute_graph(self) -> ComputeGraph:
         """The same problem in integers, as the solvers take it."""
         ticks = self.ticks_per_unit
         nodes = (Node(n.name, round(n.time * ticks), n.bytes, n.backward) for n in self.nodes)
-        try:
-            return ComputeGraph(tuple(nodes), self.edges)
-        except InvalidProblem as error:
-            raise InvalidCosts(str(error)) from error
+        return made_of(ComputeGraph, tuple(nodes), self.edges)
 
     def _content(self, *, canonical: bool = False) -> dict[str, Any]:
         return {

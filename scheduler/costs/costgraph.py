@@ -6,19 +6,16 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any, ClassVar, TypeVar
 
+from scheduler.common.checks import BYTES, NAME, FileKind, check_values, filled
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import BYTES, NAME, FileKind, check_values, filled
-from scheduler.common.text import did_you_mean, format_bytes, format_time, shown
-from scheduler.costs.base import UNIT, BaseCosts, counted
+from scheduler.common.text import counted, did_you_mean, format_bytes, format_time, shown
+from scheduler.costs.base import UNIT, BaseCosts, costs_table, made_of
 from scheduler.costs.edges import in_order, name_pairs
 from scheduler.costs.layer import LayerCost, OptionCost, as_layers, canonical_record, to_record
-from scheduler.costs.table import costs_table
 from scheduler.report.tables import WIDTH
 from solvers.chain.problem import Chain
 from solvers.graph.problem import LayerGraph
-from solvers.problem import InvalidProblem, Layer, Option
-
-__all__ = ["CostGraph", "LayerCost", "OptionCost"]
+from solvers.problem import Layer, Option
 
 _KIND = FileKind(
     "checkpoint-scheduler/costs/1",
@@ -86,16 +83,13 @@ class CostGraph(BaseCosts):
     def __post_init__(self) -> None:
         check_values("the graph", self)
         if self.edges is not None:
-            self._order(name_pairs(self.edges, self.names))
+            order, pairs = in_order(self.names, name_pairs(self.edges, self.names), "layer")
+            names = [self.names[i] for i in order]
+            edges = tuple((names[a], names[b]) for a, b in pairs)
+            object.__setattr__(self, "layers", tuple(self.layers[i] for i in order))
+            object.__setattr__(self, "edges", None if pairs == _path(len(self)) else edges)
         # What the solvers would refuse is refused here, so that a graph that exists can be solved.
         self.to_problem()
-
-    def _order(self, pairs: list[tuple[int, int]]) -> None:
-        order, edges, is_path = in_order(self.names, pairs, "layer")
-        layers = tuple(self.layers[i] for i in order)
-        named = tuple((layers[a].name, layers[b].name) for a, b in edges)
-        object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "edges", None if is_path else named)
 
     def __repr__(self) -> str:
         forward = format_time(sum(layer.forward_time for layer in self.layers), self.time_unit)
@@ -153,10 +147,7 @@ class CostGraph(BaseCosts):
                 f"these {len(self)} layers are no chain but a graph of "
                 f"{counted(len(self.edges), 'edge')}, and this needs a chain"
             )
-        try:
-            return Chain(self._integer_layers(), self.input_bytes)
-        except InvalidProblem as error:
-            raise InvalidCosts(str(error)) from error
+        return made_of(Chain, self._integer_layers(), self.input_bytes)
 
     def to_layer_graph(self) -> LayerGraph:
         """The same problem in integers, as the solvers of graphs take it; a chain is one too.
@@ -167,14 +158,10 @@ class CostGraph(BaseCosts):
             A layer has options, which only chains can use.
         """
         position = {layer.name: i for i, layer in enumerate(self.layers)}
+        edges = tuple((position[a], position[b]) for a, b in self.edges or ())
         if self.edges is None:
-            edges = tuple((i, i + 1) for i in range(len(self) - 1))
-        else:
-            edges = tuple((position[a], position[b]) for a, b in self.edges)
-        try:
-            return LayerGraph(self._integer_layers(), edges, self.input_bytes)
-        except InvalidProblem as error:
-            raise InvalidCosts(str(error)) from error
+            edges = _path(len(self))
+        return made_of(LayerGraph, self._integer_layers(), edges, self.input_bytes)
 
     @classmethod
     def example(cls, name: str) -> CostGraph:
@@ -230,6 +217,11 @@ class CostGraph(BaseCosts):
             for name, value in filled(cost).items()
             if name.endswith("_time")
         ]
+
+
+def _path(length: int) -> tuple[tuple[int, int], ...]:
+    """The edges of a chain."""
+    return tuple((i, i + 1) for i in range(length - 1))
 
 
 def _in_ticks(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import did_you_mean, ordinal, shown
-
-__all__ = ["Ordered", "in_order", "index_pairs", "name_pairs"]
 
 Pairs = list[tuple[int, int]]
 
@@ -17,91 +14,56 @@ _MOST_NAMES = 8
 """Names shown of a circle."""
 
 
-class Ordered(NamedTuple):
-    """Nodes in a topological order.
-
-    Attributes
-    ----------
-    order
-        Positions of the nodes as they were given, in the new order.
-    edges
-        Pairs of positions in the new order, ascending.
-    is_path
-        Are the edges the one path through all nodes in that order?
-    """
-
-    order: list[int]
-    edges: tuple[tuple[int, int], ...]
-    is_path: bool
-
-
 def name_pairs(edges: object, names: Sequence[str]) -> Pairs:
-    """Positions of the two ends of every edge of a layer graph, which names its layers.
-
-    Raises
-    ------
-    InvalidCosts
-        `edges` is no list of pairs of known names.
-    """
+    """Positions of the two ends of every edge of a layer graph, which names its layers."""
     position = {name: i for i, name in enumerate(names)}
-    pairs = []
-    for i, edge in enumerate(_listed(edges, "pairs of layer names")):
-        where = f"the {ordinal(i + 1)} edge"
-        if not isinstance(edge, list | tuple) or len(edge) != 2:
-            raise InvalidCosts(f"{where} must be a pair of layer names, got {shown(edge)}")
-        for end in edge:
-            if not isinstance(end, str):
-                raise InvalidCosts(f"{where} must name its layers, got {shown(end)}")
-            if end not in position:
-                raise InvalidCosts(
-                    f"{where} names an unknown layer {shown(end)}{did_you_mean(end, position)}"
-                )
-        pairs.append((position[edge[0]], position[edge[1]]))
-    return pairs
+
+    def position_of(where: str, end: object) -> int:
+        if not isinstance(end, str):
+            raise InvalidCosts(f"{where} must name its layers, got {shown(end)}")
+        if end not in position:
+            raise InvalidCosts(
+                f"{where} names an unknown layer {shown(end)}{did_you_mean(end, position)}"
+            )
+        return position[end]
+
+    return _pairs(edges, "layer names", position_of)
 
 
 def index_pairs(edges: object, count: int) -> Pairs:
-    """The two ends of every edge of a compute graph, which counts its nodes from 0.
+    """The two ends of every edge of a compute graph, which counts its nodes from 0."""
 
-    Raises
-    ------
-    InvalidCosts
-        `edges` is no list of pairs of indices below `count`.
-    """
+    def position_of(where: str, given: object) -> int:
+        end = plain(given)
+        if not isinstance(end, int) or isinstance(end, bool):
+            raise InvalidCosts(f"{where} must give the indices of its nodes, got {shown(end)}")
+        if not 0 <= end < count:
+            raise InvalidCosts(
+                f"{where} leads to node {shown(end)}, but there are nodes 0 to {count - 1}"
+            )
+        return end
+
+    return _pairs(edges, "node indices", position_of)
+
+
+def _pairs(edges: object, ends: str, position_of: Callable[[str, object], int]) -> Pairs:
+    if not isinstance(edges, list | tuple):
+        raise InvalidCosts(f"'edges' must be a list of pairs of {ends}, got {shown(edges)}")
     pairs = []
-    for i, edge in enumerate(_listed(edges, "pairs of node indices")):
+    for i, edge in enumerate(edges):
         where = f"the {ordinal(i + 1)} edge"
         if not isinstance(edge, list | tuple) or len(edge) != 2:
-            raise InvalidCosts(f"{where} must be a pair of node indices, got {shown(edge)}")
-        pair: list[int] = []
-        for end in map(plain, edge):
-            if not isinstance(end, int) or isinstance(end, bool):
-                raise InvalidCosts(f"{where} must give the indices of its nodes, got {shown(end)}")
-            if not 0 <= end < count:
-                raise InvalidCosts(
-                    f"{where} leads to node {shown(end)}, but there are nodes 0 to {count - 1}"
-                )
-            pair.append(end)
-        pairs.append((pair[0], pair[1]))
+            raise InvalidCosts(f"{where} must be a pair of {ends}, got {shown(edge)}")
+        pairs.append((position_of(where, edge[0]), position_of(where, edge[1])))
     return pairs
 
 
-def in_order(names: Sequence[str], pairs: Pairs, what: str) -> Ordered:
-    """The nodes in a topological order; nodes that are in one already keep it.
+def in_order(
+    names: Sequence[str], pairs: Pairs, what: str
+) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """A topological order of nodes, and the edges as ascending pairs of positions in it.
 
-    Parameters
-    ----------
-    names
-        Names of the nodes, for the message.
-    pairs
-        The edges, as positions in `names`.
-    what
-        How a message calls a node: "layer" or "node".
-
-    Raises
-    ------
-    InvalidCosts
-        An edge leads to where it starts, or is there twice, or the edges run in a circle.
+    Nodes that are in such an order keep it. `what` is how a message calls a node.
     """
     seen: set[tuple[int, int]] = set()
     for a, b in pairs:
@@ -117,14 +79,7 @@ def in_order(names: Sequence[str], pairs: Pairs, what: str) -> Ordered:
         seen.add((a, b))
     order = _topological(names, pairs, what)
     at = {old: new for new, old in enumerate(order)}
-    edges = tuple(sorted((at[a], at[b]) for a, b in pairs))
-    return Ordered(order, edges, edges == tuple((i, i + 1) for i in range(len(names) - 1)))
-
-
-def _listed(edges: object, what: str) -> list[object] | tuple[object, ...]:
-    if not isinstance(edges, list | tuple):
-        raise InvalidCosts(f"'edges' must be a list of {what}, got {shown(edges)}")
-    return edges
+    return order, tuple(sorted((at[a], at[b]) for a, b in pairs))
 
 
 def _topological(names: Sequence[str], pairs: Pairs, what: str) -> list[int]:

@@ -8,25 +8,16 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-__all__ = ["Keeps", "check_keeps"]
-
 Keeps = tuple[tuple[str, int], ...]
 """Pairs (operation, n): the result of call n, counted from 0, of an operation such as
 ``aten.mm.default`` in the block's forward."""
 
 
 def check_keeps(where: str, value: object, error: type[SchedulerError]) -> Keeps:
-    """The pairs in a list of pairs.
+    """The pairs in a list of pairs, which may be empty.
 
-    Parameters
-    ----------
-    where
-        What a message calls the place.
-    value
-        The list; it may be empty.
-    error
-        What to raise where it is no list of pairs, a name is empty, a call is no whole number of
-        at least zero, or a pair is there twice.
+    `error` is raised where it is no list of pairs, a name is empty, a call is no whole number of
+    at least zero, or a pair is there twice.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise error(f"{where} must be a list of pairs, got {shown(value)}; {_FORM}")

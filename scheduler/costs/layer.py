@@ -6,23 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
-from scheduler.common.checks import check_name
-from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import (
+from scheduler.common.checks import (
     BYTES,
     FLAG,
     NAME,
     TIME,
     as_records,
     check_keys,
+    check_name,
     check_values,
     filled,
     is_needed,
 )
+from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import ordinal, shown
 from scheduler.costs.keeps import Keeps, check_keeps
-
-__all__ = ["LayerCost", "OptionCost", "as_layers", "canonical_record", "to_record"]
 
 
 def _keeps(where: str, name: str, value: object) -> Keeps:
@@ -186,13 +184,7 @@ class LayerCost:
 
 
 def as_layers(items: Iterable[object]) -> tuple[LayerCost, ...]:
-    """Layers from `LayerCost` objects or mappings of their fields, each with a name of its own.
-
-    Raises
-    ------
-    InvalidCosts
-        There are none, two share a name, or one is not a layer.
-    """
+    """Layers from `LayerCost` objects or mappings of their fields, each with a name of its own."""
     return as_records(items, LayerCost, "layer", "give the costs of at least one")
 
 

@@ -10,17 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.common.checks import is_needed
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import is_needed
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, as_layers
-from scheduler.costs.node import as_nodes
-
-__all__ = ["Costs", "as_any_costs", "as_costs", "read_costs_text"]
 
 Costs = CostGraph | ComputeCosts
 
@@ -34,13 +31,7 @@ _GRAPH_FIELDS = ("input_bytes", "time_unit")
 def as_costs(
     obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
 ) -> CostGraph:
-    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`.
-
-    Raises
-    ------
-    InvalidCosts
-        `obj` describes no layers, or its costs have no meaning.
-    """
+    """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`."""
     costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
     if isinstance(costs, CostGraph):
         return costs
@@ -72,13 +63,11 @@ def as_any_costs(
         `obj` is none of these, or its costs have no meaning.
     """
     costs = _read(obj)
-    if isinstance(costs, ComputeCosts):
-        if input_bytes is not None:
-            raise InvalidCosts(
-                "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
-                "with their own bytes; leave it out"
-            )
-        return costs if time_unit is None else replace(costs, time_unit=time_unit)
+    if isinstance(costs, ComputeCosts) and input_bytes is not None:
+        raise InvalidCosts(
+            "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
+            "with their own bytes; leave it out"
+        )
     given = {"input_bytes": input_bytes, "time_unit": time_unit}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(costs, **changes) if changes else costs
@@ -171,7 +160,7 @@ def _from_networkx(graph: Any) -> Costs:
     if not graph.is_directed():
         raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
     nodes = list(graph.nodes)
-    records = [{"name": str(node), **graph.nodes[node]} for node in nodes]
+    records: Any = [{"name": str(node), **graph.nodes[node]} for node in nodes]
     position = {node: i for i, node in enumerate(nodes)}
     # An edge of a multigraph has a key after its two ends.
     pairs = tuple((position[edge[0]], position[edge[1]]) for edge in graph.edges)
@@ -179,7 +168,7 @@ def _from_networkx(graph: Any) -> Costs:
     known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
     around = {key: graph.graph[key] for key in known if key in graph.graph}
     if of_nodes:
-        return ComputeCosts(as_nodes(records), pairs, **around)
+        return ComputeCosts(records, pairs, **around)
     layers = as_layers(records)
     edges = tuple((layers[a].name, layers[b].name) for a, b in pairs)
     return CostGraph(layers, edges=edges, **around)

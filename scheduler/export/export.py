@@ -12,8 +12,6 @@ from scheduler.costs.readers import as_any_costs
 from scheduler.export.exported import Exported, Source
 from scheduler.plans.plan import Plan
 
-__all__ = ["TARGETS", "export"]
-
 TARGETS = {
     "torch": "a Python file that needs torch alone: apply_plan(model)",
     "transformers": "a Python file with a Trainer callback, and the nearest every_n_layers",
@@ -64,7 +62,10 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
     """
     if not isinstance(target, str) or target not in TARGETS:
         hint = did_you_mean(target, TARGETS)
-        raise SchedulerError(f"unknown target {shown(target)}; choose {_either()}{hint}")
+        *names, last = TARGETS
+        raise SchedulerError(
+            f"unknown target {shown(target)}; choose {', '.join(names)} or {last}{hint}"
+        )
     if not isinstance(stages, int) or isinstance(stages, bool) or stages < 1:
         raise SchedulerError(f"stages must be a number of pipeline stages, got {shown(stages)}")
     if stages > 1 and target != "megatron":
@@ -76,13 +77,15 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
         )
     at_hand = _costs(plan, costs)
     # The modules load where they are used.
-    module = importlib.import_module(f"scheduler.export.targets.{_MODULES.get(target, target)}")
+    module = importlib.import_module(f"scheduler.export.targets.{_MODULES.get(target, 'torch')}")
     make: Callable[[Source], Exported] = getattr(module, f"to_{target.replace('-', '_')}")
     return make(Source(plan, at_hand, stages))
 
 
-_MODULES = {"accelerate": "torch", "fsdp": "torch", "lightning": "torch", "json-schema": "json"}
-"""Of targets that have no module of their own."""
+_MODULES = {"json-schema": "json"} | {
+    target: target for target in ("megatron", "deepspeed", "jax", "json")
+}
+"""In which a target is, where that is not ``torch``."""
 
 
 def _costs(plan: Plan, given: object) -> CostGraph | None:
@@ -93,8 +96,3 @@ def _costs(plan: Plan, given: object) -> CostGraph | None:
     read = as_any_costs(costs)
     plan.replay(read)
     return read if isinstance(read, CostGraph) else None
-
-
-def _either() -> str:
-    names = list(TARGETS)
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -13,9 +13,7 @@ from scheduler.plans.plan import Plan, excess
 from scheduler.plans.settings import Outcome, blocks_of
 from scheduler.report.tables import format_percent
 from solvers.chain.problem import Chain
-from solvers.schedule import Checkpoint, Items
-
-__all__ = ["Exported", "Source", "as_comment"]
+from solvers.schedule import Items
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,9 @@ class Exported:
 
 @dataclass(frozen=True)
 class Source:
-    """A plan of a chain, and its costs where they are at hand.
+    """A plan of a chain, and where they are at hand its costs, whose digest is checked before.
 
-    Attributes
-    ----------
-    plan, costs
-        The costs are those of the plan: their digest is checked before.
-    stages
-        Pipeline stages that the blocks are divided into.
+    `stages` are pipeline stages that the blocks are divided into.
     """
 
     plan: Plan
@@ -59,13 +52,7 @@ class Source:
 
     @cached_property
     def chain(self) -> Chain:
-        """The costs in integers.
-
-        Raises
-        ------
-        InvalidPlan
-            There are none.
-        """
+        """The costs in integers, without which no flags can be chosen."""
         if self.costs is None:
             raise InvalidPlan(
                 "flags can only be chosen with the costs that the plan was made for; give them "
@@ -80,23 +67,12 @@ class Source:
             return self.plan.peak_bytes
         return self.plan.budget_bytes - self.plan.reserved_bytes
 
-    @property
-    def segments(self) -> list[Checkpoint]:
-        """The plan's outermost checkpoints."""
-        return [item for item in self.plan.items if isinstance(item, Checkpoint)]
-
     def options(self) -> dict[int, str]:
         """The option of each layer that is kept under one."""
         return Items(self.plan.items).options()
 
     def policies(self, target: str) -> dict[int, tuple[str, Keeps]]:
-        """The option of each layer that is kept under one, and what that keeps.
-
-        Raises
-        ------
-        InvalidPlan
-            The plan does not say what an option keeps, which a file for `target` must do.
-        """
+        """The option of each layer that is kept under one, and what it keeps for `target`."""
         found: dict[int, tuple[str, Keeps]] = {}
         for layer, option in self.options().items():
             name = self.plan.layers[layer]

@@ -13,32 +13,18 @@ from scheduler.costs.keeps import Keeps
 from scheduler.export.exported import Source, as_comment
 from solvers.schedule import Checkpoint, Item, Keep
 
-__all__ = ["literal", "plan_literals", "policy_literals", "python_file", "quoted"]
-
 _STANDALONE = "scheduler.export.standalone"
 _WIDTH = 100
 """Of a line."""
 
 
 def python_file(
-    title: str,
-    source: Source,
-    data: str,
-    modules: Sequence[str],
-    notes: Sequence[str] = (),
+    title: str, source: Source, data: str, modules: Sequence[str], notes: Sequence[str] = ()
 ) -> str:
     """A file that depends on nothing of this package.
 
-    Parameters
-    ----------
-    title, notes
-        What the file is, and what it has in place of the plan.
-    source
-        The plan.
-    data
-        Literals, in the place of the empty ones of the modules.
-    modules
-        Of `standalone`, in the order in which their definitions are to be read.
+    `data` are literals in the place of the empty ones of the `modules`, which are those of
+    `standalone` in the order in which their definitions are to be read.
     """
     made = "Written by checkpoint-scheduler; depends on nothing of it."
     head = as_comment([title, made, "", *source.summary(), *(("", *notes) if notes else ())])
@@ -100,13 +86,7 @@ def plan_literals(source: Source) -> str:
 
 
 def policy_literals(source: Source, target: str) -> str:
-    """What the plan's options keep; equal policies once.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan does not say what an option keeps.
-    """
+    """What the plan's options keep; equal policies once."""
     layers, chosen = source.plan.layers, sorted(source.policies(target).items())
     different: dict[Keeps, str] = {}
     for i, (option, keeps) in chosen:

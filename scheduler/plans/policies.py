@@ -9,8 +9,6 @@ from scheduler.common.text import shown
 from scheduler.costs.keeps import Keeps, check_keeps
 from scheduler.costs.layer import LayerCost
 
-__all__ = ["check_policies", "policies_of"]
-
 
 def policies_of(layers: Iterable[LayerCost], options: Mapping[int, str]) -> dict[str, Keeps]:
     """By name of layer what an option keeps, of the `options` by position whose costs say it."""
@@ -23,14 +21,7 @@ def policies_of(layers: Iterable[LayerCost], options: Mapping[int, str]) -> dict
 
 
 def check_policies(value: object, names: Collection[str]) -> dict[str, Keeps]:
-    """The policies of a plan that keeps the layers of these `names` under an option.
-
-    Raises
-    ------
-    InvalidPlan
-        They are no mapping of names to lists of pairs, a list is empty or no list of pairs, or a
-        name is none of those.
-    """
+    """The policies of a plan that keeps the layers of these `names` under an option."""
     if not isinstance(value, Mapping):
         raise InvalidPlan(
             f"'policies' must say for names of layers what to keep, got {shown(value)}"

@@ -8,8 +8,9 @@ are all its recomputable layers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
@@ -17,42 +18,25 @@ from solvers.chain.problem import Chain
 from solvers.chain.segments import Segments, Tables, evaluate, plan_of, tables
 from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 
-__all__ = [
-    "TRACED_SELECTIVE",
-    "Outcome",
-    "Setting",
-    "best",
-    "block_settings",
-    "blocks_of",
-    "checkpointed",
-    "even_settings",
-    "evenly",
-    "every_settings",
-    "option_blocks",
-    "option_settings",
-    "outcome_of",
-    "stages_of",
-    "uniform_settings",
-]
-
 TRACED_SELECTIVE = "megatron-selective"
 """What `costs.options.policies` calls Megatron's ``selective core_attn`` in a traced block."""
+
+Cut = Callable[[Sequence[int], int], Segments]
+"""Blocks as segments, by the number that a setting has."""
 
 _NUMBERED = re.compile(r"(?:^|\.)\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What somebody writes into a configuration, and the segments of the chain that it means.
+    """What somebody writes into a configuration, ``megatron: full block 12``, and what it means.
 
     Attributes
     ----------
-    text
-        As a person writes it: ``megatron: full block 12``.
     segments
         Runs of layers, each one checkpoint whose body keeps everything.
     number
-        The number in it, where there is one.
+        The number in the text, where there is one.
     option
         Under which each block is kept that no segment holds and that has options; None: fully.
     """
@@ -85,16 +69,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A setting, and what the replay of its plan gives.
+    """A setting, the plan that does the same, and what its replay gives.
 
-    Attributes
-    ----------
-    setting, items
-        The setting, and the plan that does the same.
-    peak_bytes, ticks
-        Peak, and time in the chain's integer unit.
-    set_by
-        What needs the peak: ``the backward of 'head'``.
+    `ticks` is its time in the chain's integer unit, `set_by` what needs the peak: ``the backward
+    of 'head'``.
     """
 
     setting: Setting
@@ -105,13 +83,7 @@ class Outcome:
 
 
 def blocks_of(chain: Chain) -> tuple[int, ...]:
-    """Indices of the layers that a framework's flags count.
-
-    Raises
-    ------
-    UnsuitableMethod
-        Every layer must be kept.
-    """
+    """Indices of the layers that a framework's flags count."""
     free = [i for i, layer in enumerate(chain.layers) if layer.recomputable]
     if not free:
         raise UnsuitableMethod("every layer of these costs must be kept; no setting changes that")
@@ -142,68 +114,60 @@ def best(
 ) -> Outcome:
     """The fastest of `settings` within `room` bytes; ties to the smaller peak, then the first.
 
-    Raises
-    ------
-    InfeasibleBudget
-        None fits; carries the smallest budget that one does, `reserved` bytes included. `family`
-        is what a message calls them.
+    Where none fits, the error has the smallest budget that one does, `reserved` bytes included;
+    `family` is what it calls them.
     """
     t = tables(chain)
-    found: list[tuple[int, int, int, Setting]] = []
-    for n, setting in enumerate(settings):
-        peak, ticks = setting.measured(chain, t)
-        found.append((ticks, peak, n, setting))
-    fitting = [each for each in found if each[1] <= room]
+    measured = [(*setting.measured(chain, t), setting) for setting in settings]
+    fitting = [(peak, ticks, setting) for peak, ticks, setting in measured if peak <= room]
     if not fitting:
-        least = outcome_of(chain, min(found, key=lambda each: (each[1], each[0], each[2]))[3])
+        least = outcome_of(chain, min(measured, key=lambda found: found[:2])[2])
         budget, smallest = room + reserved, least.peak_bytes + reserved
         raise InfeasibleBudget(budget, smallest, least.set_by, reserved, family)
-    return outcome_of(chain, min(fitting, key=lambda each: each[:3])[3])
+    return outcome_of(chain, min(fitting, key=lambda found: (found[1], found[0]))[2])
 
 
-def stages_of(blocks: Sequence[int], stages: int) -> list[Sequence[int]]:
-    """The blocks of each pipeline stage: runs whose lengths differ by at most one."""
-    return [blocks[first : last + 1] for first, last in _cut(len(blocks), stages)]
+def stages_of(blocks: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Blocks in runs whose lengths differ by at most one, the longer ones first."""
+    short, longer = divmod(len(blocks), parts)
+    ends = [short * part + min(part, longer) for part in range(parts + 1)]
+    return [blocks[at:end] for at, end in pairwise(ends) if at < end]
 
 
-def uniform_settings(
-    framework: str, stages: Sequence[Sequence[int]], numbers: Iterable[int]
-) -> Iterator[Setting]:
-    """Segments of n blocks within each stage; the last of a stage may be shorter."""
-    for n in numbers:
-        runs = [stage[at : at + n] for stage in stages for at in range(0, len(stage), n)]
-        yield Setting(f"{framework} {n}", tuple(span for run in runs for span in _spans(run)), n)
-
-
-def block_settings(
-    framework: str, stages: Sequence[Sequence[int]], numbers: Iterable[int]
-) -> Iterator[Setting]:
-    """The first n blocks of each stage, a segment each."""
-    for n in numbers:
-        singles = tuple((i, i) for stage in stages for i in stage[:n])
-        yield Setting(f"{framework} {n}", singles, n)
-
-
-def every_settings(
-    framework: str, blocks: Sequence[int], numbers: Iterable[int], *, start: int = 0
-) -> Iterator[Setting]:
-    """One block in n, a segment each: the first, or the one at position ``n - 1`` (`start` -1)."""
-    for n in numbers:
-        yield Setting(f"{framework} {n}", tuple((i, i) for i in blocks[start % n :: n]), n)
-
-
-def even_settings(
-    framework: str, blocks: Sequence[int], numbers: Iterable[int]
-) -> Iterator[Setting]:
+def even(blocks: Sequence[int], n: int) -> Segments:
     """The blocks in n segments whose lengths differ by at most one."""
-    for n in numbers:
-        yield Setting(f"{framework} {n}", evenly(blocks, n), n)
+    return tuple(span for run in stages_of(blocks, n) for span in _spans(run))
 
 
-def evenly(blocks: Sequence[int], parts: int) -> Segments:
-    """Blocks in `parts` segments whose lengths differ by at most one, the longer ones first."""
-    runs = [blocks[first : last + 1] for first, last in _cut(len(blocks), parts)]
-    return tuple(span for run in runs for span in _spans(run))
+def uniform(blocks: Sequence[int], n: int) -> Segments:
+    """Segments of n blocks; the last may be shorter."""
+    return tuple(span for at in range(0, len(blocks), n) for span in _spans(blocks[at : at + n]))
+
+
+def first(blocks: Sequence[int], n: int) -> Segments:
+    """The first n blocks, a segment each."""
+    return singles(blocks[:n])
+
+
+def every(blocks: Sequence[int], n: int) -> Segments:
+    """One block in n, a segment each, from the first on."""
+    return singles(blocks[::n])
+
+
+def every_last(blocks: Sequence[int], n: int) -> Segments:
+    """One block in n, a segment each, from the nth on."""
+    return singles(blocks[n - 1 :: n])
+
+
+def singles(layers: Iterable[int]) -> Segments:
+    """Layers as a segment each."""
+    return tuple((i, i) for i in layers)
+
+
+def cut_settings(text: str, cut: Cut, blocks: Sequence[int], most: int) -> Iterator[Setting]:
+    """The settings that cut blocks by a number from 1 to `most`."""
+    for n in range(1, most + 1):
+        yield Setting(f"{text} {n}", cut(blocks, n), n)
 
 
 def option_settings(framework: str, chain: Chain) -> Iterator[Setting]:
@@ -229,15 +193,3 @@ def _spans(run: Sequence[int]) -> list[tuple[int, int]]:
         else:
             spans.append((i, i))
     return spans
-
-
-def _cut(length: int, parts: int) -> list[tuple[int, int]]:
-    """`length` things in `parts` runs, as (first, last), the longer ones first."""
-    short, longer = divmod(length, parts)
-    found, at = [], 0
-    for part in range(parts):
-        size = short + (part < longer)
-        if size:
-            found.append((at, at + size - 1))
-        at += size
-    return found

@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from scheduler.common.errors import InfeasibleBudget, InvalidBudget, SchedulerError
-from scheduler.common.text import format_exact
-from scheduler.common.units import (
-    format_both,
-    format_bytes,
-    format_time,
-    parse_bytes,
-    resolve_budget,
-)
+from scheduler.common.text import format_both, format_bytes, format_exact, format_time
+from scheduler.common.units import parse_bytes, resolve_budget
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from scheduler.common.errors import InvalidCosts, SchedulerError
-from scheduler.costs.costgraph import CostGraph, LayerCost, OptionCost
+from scheduler.costs import CostGraph, LayerCost, OptionCost
 from scheduler.costs.readers import as_costs
 
 GOOD: dict[str, Any] = {

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from scheduler.common.errors import SchedulerError
 from scheduler.common.files import write_atomically
-from scheduler.costs.costgraph import CostGraph, LayerCost, OptionCost
+from scheduler.costs import CostGraph, LayerCost, OptionCost
 from scheduler.costs.readers import as_costs
 
 CHAINS = sorted((Path(__file__).parents[1] / "data" / "chains").glob("*.json"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scheduler.common.checks import BYTES, NAME, as_records, check_values, filled
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.fields import BYTES, NAME, as_records, check_values, filled
 from scheduler.costs import ComputeCosts, CostGraph, LayerCost, NodeCost
 from scheduler.costs.base import BaseCosts
 from solvers.chain.problem import Chain

@@ -67,7 +67,7 @@ def copied(tmp_path: Path) -> Path:
     [
         ("solvers/problem.py", "import scheduler.common.text"),
         ("solvers/graph/schedule.py", "import solvers.graph.methods"),
-        ("scheduler/common/text.py", "def late() -> None:\n    import scheduler.costs.table"),
+        ("scheduler/common/text.py", "def late() -> None:\n    import scheduler.costs.edges"),
         ("scheduler/plans/facts.py", "if TYPE_CHECKING:\n    import scheduler.planning.comparison"),
         ("scheduler/pytorch/model/find.py", "import scheduler.pytorch.verification.verify"),
         ("scheduler/memory/shape/shape.py", "import scheduler.memory.fitting.fit"),

@@ -8,8 +8,6 @@ from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "all methods within a budget, one row each"
 
 

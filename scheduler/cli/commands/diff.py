@@ -7,8 +7,6 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli.io import print_csv, print_json, read_plan, refuse_two_inputs
 from scheduler.cli.options import add_formats
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "which layers two plans treat differently, and what each of them costs"
 
 

@@ -8,8 +8,6 @@ from scheduler.cli.io import check_output, read_costs, read_plan, refuse_two_inp
 from scheduler.cli.options import option
 from scheduler.common.errors import SchedulerError
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "a plan as a file for another framework"
 
 

@@ -11,8 +11,6 @@ from scheduler.cli.io import say
 from scheduler.cli.modelargs import add_model_options
 from scheduler.cli.options import SIZE, option
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "whether a training run fits a GPU, and what checkpointing makes of it"
 
 _PATIENCE = 2.0

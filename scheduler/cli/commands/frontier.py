@@ -9,8 +9,6 @@ from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InvalidBudget
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "every optimal trade of memory against time"
 
 

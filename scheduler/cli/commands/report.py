@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     _Others = tuple[Frontier, Plan, Comparison]
 
-__all__ = ["HELP", "PICTURES", "add_arguments", "run"]
-
 HELP = "a plan as one HTML file, or one of its pictures as SVG"
 PICTURES = ("timeline", "curve", "strip")
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
     from scheduler.plans.plan import Plan
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "a cost file as a table, or a plan file"
 
 

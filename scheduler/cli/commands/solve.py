@@ -10,8 +10,6 @@ from scheduler.cli.io import check_output, say, write
 from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import NoPlanFound
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "the plan that loses the least time within a budget"
 
 

@@ -20,8 +20,6 @@ from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
 from solvers.selection.problem import Block
 from solvers.selection.problem import Operation as Work
 
-__all__ = ["MOST_OPTIONS", "Sizes", "Wanted", "option_cost", "problem", "wanted"]
-
 MOST_OPTIONS = 10
 """Options of a block from its Pareto set; those that people choose by hand come beside them."""
 
@@ -97,26 +95,20 @@ def wanted(
 ) -> tuple[tuple[Wanted, ...], float]:
     """The sets of results that may be worth keeping, each once; and what thinning them may lose.
 
+    They are at most `MOST_OPTIONS` of the Pareto set, after those that people choose by hand; there
+    are none for a block that changes what it is given. What is lost is the most, in ms, that the
+    best of the Pareto set that is left takes longer than the best of all of it, at any budget.
+
     Parameters
     ----------
-    inside
-        The block's operations.
     recompute_time
-        Of its forward up to `Inside.stop`, in ms.
+        Of the block's forward up to `Inside.stop`, in ms.
     saved_bytes
         Of its whole saved set.
-
-    Returns
-    -------
-    tuple
-        At most `MOST_OPTIONS` of the Pareto set, after those that people choose by hand; and the
-        most, in ms, that the best of the Pareto set that is left takes longer than the best of all
-        of it, at any budget of bytes. There are none for a block that changes what it is given.
     """
     if any(inside.given.intersection(operation.changes) for operation in inside.forward):
         return (), 0.0
-    block = problem(inside, recompute_time)
-    whole = saved_bytes
+    block, whole = problem(inside, recompute_time), saved_bytes
     if inside.output in inside.saved - inside.given:
         whole += inside.storage_bytes[inside.output]
     best = pareto(block)
@@ -167,14 +159,8 @@ def problem(inside: Inside, recompute_time: float) -> Block:
 def option_cost(want: Wanted, way: Sizes, whole: Sizes, more: int = 0) -> OptionCost:
     """What an option costs: its peaks as the cost model has them, above what the replay counts.
 
-    Parameters
-    ----------
-    want
-        The option.
-    way, whole
-        The block as it runs under it, and as it is kept whole.
-    more
-        Bytes live beside every forward.
+    `way` and `whole` are the block as it runs under it and as it is kept whole; `more` are bytes
+    live beside every forward.
     """
     x, w = whole.output_bytes, way.saved_bytes
     # What the replay counts during the backward, the whole saved set being live again.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 
 from scheduler.costs.options.inside import Inside, Operation
 
-__all__ = ["POLICIES"]
-
 _MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm", "linear"}
 _ATTENTION = re.compile(r"scaled_dot_product|flash_attention|efficient_attention|flex_attention")
 _CONVOLUTIONS = {"convolution", "_convolution"}

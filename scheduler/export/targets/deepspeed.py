@@ -9,25 +9,14 @@ from __future__ import annotations
 import json
 
 from scheduler.export.exported import Exported, Source
-from scheduler.plans.settings import Setting, best, blocks_of, even_settings
-
-__all__ = ["to_deepspeed"]
+from scheduler.plans.settings import Setting, best, blocks_of, cut_settings, even
 
 
 def to_deepspeed(source: Source) -> Exported:
-    """The section with the best number of equal checkpoints, and what it loses.
-
-    Raises
-    ------
-    InfeasibleBudget
-        No number of equal checkpoints fits.
-    """
+    """The section with the best number of equal checkpoints, and what it loses."""
     blocks = blocks_of(source.chain)
-    text = "deepspeed: number_checkpoints"
-    settings = [
-        Setting("no checkpoints", ()),
-        *even_settings(text, blocks, range(1, len(blocks) + 1)),
-    ]
+    cut = cut_settings("deepspeed: number_checkpoints", even, blocks, len(blocks))
+    settings = [Setting("no checkpoints", ()), *cut]
     reserved = source.plan.reserved_bytes
     outcome = best(source.chain, settings, source.room, family="deepspeed", reserved=reserved)
     number = outcome.setting.number
@@ -41,9 +30,9 @@ def to_deepspeed(source: Source) -> Exported:
             "profile": False,
         }
     }
-    cut = f"cut into {number} equal checkpoints" if number else "not checkpointed"
+    done = f"cut into {number} equal checkpoints" if number else "not checkpointed"
     notes = (
-        f"DeepSpeed's section does not choose layers. With {source.stack()}, {cut}, "
+        f"DeepSpeed's section does not choose layers. With {source.stack()}, {done}, "
         f"{source.loss(outcome)}.",
         "For the plan itself use the torch export, and no deepspeed.checkpointing in the model.",
     )

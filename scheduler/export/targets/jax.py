@@ -18,14 +18,14 @@ from scheduler.plans.settings import (
     best,
     blocks_of,
     checkpointed,
-    every_settings,
+    cut_settings,
+    every,
     option_settings,
     outcome_of,
+    singles,
 )
 from solvers.chain.problem import Chain
-from solvers.schedule import Items
-
-__all__ = ["MAXTEXT", "TENSORS", "remat_policy", "to_jax"]
+from solvers.schedule import Checkpoint, Items
 
 MAXTEXT = (
     "minimal_with_context",
@@ -104,7 +104,7 @@ def remat_policy(outcome: Outcome) -> dict[str, str]:
 def _maxtext(source: Source) -> tuple[Outcome | None, str]:
     blocks = blocks_of(source.chain)
     settings = [
-        *every_settings("maxtext: full", blocks, [1]),
+        *cut_settings("maxtext: full", every, blocks, 1),
         *(
             setting
             for setting in option_settings("maxtext:", source.chain)
@@ -127,11 +127,11 @@ def _maxtext(source: Source) -> tuple[Outcome | None, str]:
 
 
 def _flax(source: Source) -> tuple[str, ...]:
-    segments = source.segments
+    segments = [item for item in source.plan.items if isinstance(item, Checkpoint)]
     if all(segment.first == segment.last for segment in segments):
         return ()
-    alone = tuple((i, i) for i in checkpointed(source.plan.items))
-    outcome = outcome_of(source.chain, Setting("flax", alone))
+    alone = Setting("flax", singles(checkpointed(source.plan.items)))
+    outcome = outcome_of(source.chain, alone)
     fits = "" if outcome.peak_bytes <= source.room else " That does not fit the plan's budget."
     return (
         "flax_block recomputes layers one by one, without the plan's longer segments: "

@@ -9,8 +9,6 @@ from scheduler.export.exported import Exported, Source
 from scheduler.plans.file.fields import fields_schema
 from scheduler.plans.file.items import SCHEMA
 
-__all__ = ["plan_schema", "to_json", "to_json_schema"]
-
 
 def to_json(source: Source) -> Exported:
     """The plan as a plan file."""
@@ -18,24 +16,28 @@ def to_json(source: Source) -> Exported:
 
 
 def to_json_schema(source: Source) -> Exported:
-    """The JSON Schema of plan files, whatever the plan."""
-    return Exported("json-schema", json.dumps(plan_schema(), indent=1) + "\n")
-
-
-def plan_schema() -> dict[str, Any]:
-    """A JSON Schema (draft 2020-12) of plan files.
+    """The JSON Schema (draft 2020-12) of plan files, whatever the plan.
 
     It says what each field means and of which kind it is. That items cover the layers in order,
     and that peak and time are those of the replay, no schema can say: ``Plan.load`` and
     ``Plan.replay`` check it.
     """
-    return {
+    call = {
+        "description": "The result of an operation, and which call of it in the layer's forward, "
+        "counted from 0.",
+        "type": "array",
+        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
+        "minItems": 2,
+        "maxItems": 2,
+    }
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,
         "title": "A plan: which activations to keep and which to recompute",
         **fields_schema(),
-        "$defs": {"item": _item(), "action": _action(), "call": _call()},
+        "$defs": {"item": _item(), "action": _action(), "call": call},
     }
+    return Exported("json-schema", json.dumps(schema, indent=1) + "\n")
 
 
 def _item() -> dict[str, Any]:
@@ -55,29 +57,13 @@ def _item() -> dict[str, Any]:
                 "run body from it.",
                 "type": "object",
                 "properties": {
-                    "checkpoint": {
-                        "type": "array",
-                        "items": index,
-                        "minItems": 2,
-                        "maxItems": 2,
-                    },
+                    "checkpoint": {"type": "array", "items": index, "minItems": 2, "maxItems": 2},
                     "body": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1},
                 },
                 "required": ["checkpoint", "body"],
                 "additionalProperties": False,
             },
         ]
-    }
-
-
-def _call() -> dict[str, Any]:
-    return {
-        "description": "The result of an operation, and which call of it in the layer's forward, "
-        "counted from 0.",
-        "type": "array",
-        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
-        "minItems": 2,
-        "maxItems": 2,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 
 from scheduler.common.errors import InfeasibleBudget, SchedulerError
 from scheduler.common.text import format_bytes, format_time
@@ -19,27 +20,18 @@ from scheduler.plans.settings import (
     Outcome,
     Setting,
     best,
-    block_settings,
     blocks_of,
+    cut_settings,
+    first,
     option_settings,
     outcome_of,
     stages_of,
-    uniform_settings,
+    uniform,
 )
 from solvers.chain.problem import Chain
 from solvers.chain.segments import tables
 
-__all__ = ["MODULES", "to_megatron"]
-
-MODULES = (
-    "core_attn",
-    "moe_act",
-    "layernorm",
-    "mla_up_proj",
-    "mlp",
-    "moe",
-    "shared_experts",
-)
+MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """Values of ``recompute_modules``."""
 
 
@@ -48,11 +40,6 @@ def to_megatron(source: Source) -> Exported:
 
     With pipeline stages each of them is a chain of its own within the same budget, which holds
     as many micro-batches as 1F1B has in flight there; the slowest stage counts.
-
-    Raises
-    ------
-    InfeasibleBudget
-        No flags fit.
     """
     chain, blocks = source.chain, blocks_of(source.chain)
     if source.stages > len(blocks):
@@ -86,14 +73,17 @@ def _all(options: list[str], blocks: Sequence[int], most: int) -> Iterator[Setti
     yield Setting("megatron: no recomputation", ())
     for option in options:
         yield Setting(f"megatron: selective {'+'.join(_modules(option))}", (), option=option)
-    yield from block_settings("megatron: full block", [blocks], range(1, most + 1))
-    yield from uniform_settings("megatron: full uniform", [blocks], range(1, most + 1))
+    yield from cut_settings("megatron: full block", first, blocks, most)
+    yield from cut_settings("megatron: full uniform", uniform, blocks, most)
 
 
 def _staged(source: Source) -> Exported:
     blocks = stages_of(blocks_of(source.chain), source.stages)
     cuts = [0, *(stage[0] for stage in blocks[1:]), len(source.chain)]
-    chains = [_part(source.chain, first, end) for first, end in pairwise(cuts)]
+    chains = [
+        Chain(source.chain.layers[start:end], source.chain.input_of(start))
+        for start, end in pairwise(cuts)
+    ]
     most, options = max(map(len, blocks)), _selective(source.chain)
     families = [_all(options, blocks_of(chain), most) for chain in chains]
     setting, outcomes = _best_staged(source, chains, list(zip(*families, strict=True)))
@@ -117,7 +107,7 @@ def _best_staged(
     source: Source, chains: list[Chain], every: list[tuple[Setting, ...]]
 ) -> tuple[Setting, list[Outcome]]:
     """Of settings, each given once a stage, the one whose slowest stage is the fastest."""
-    counts = [tables(chain) for chain in chains]
+    room, counts = source.room, [tables(chain) for chain in chains]
 
     def outcomes_of(settings: tuple[Setting, ...]) -> list[Outcome]:
         return [
@@ -125,33 +115,28 @@ def _best_staged(
             for stage, (chain, setting) in enumerate(zip(chains, settings, strict=True))
         ]
 
-    ranked: list[tuple[int, int, int]] = []
-    for n, settings in enumerate(every):
-        each = [
+    def measured(settings: tuple[Setting, ...]) -> tuple[int, int]:
+        figures = [
             setting.measured(chain, count)
             for chain, count, setting in zip(chains, counts, settings, strict=True)
         ]
-        ranked.append((max(t for _, t in each), max(peak for peak, _ in each), n))
-    for _, peak, n in sorted(ranked):
+        return max(ticks for _, ticks in figures), max(peak for peak, _ in figures)
+
+    ranked = sorted(((measured(settings), settings) for settings in every), key=itemgetter(0))
+    for (_, peak), settings in ranked:
         # More micro-batches only add to the peak of one, which takes less long to find.
-        if peak <= source.room and _highest(outcomes := outcomes_of(every[n])) <= source.room:
-            return every[n][0], outcomes
-    raise _too_much(source, min(map(outcomes_of, every), key=_highest))
-
-
-def _highest(outcomes: list[Outcome]) -> int:
-    return max(outcome.peak_bytes for outcome in outcomes)
-
-
-def _too_much(source: Source, outcomes: list[Outcome]) -> InfeasibleBudget:
-    worst = max(outcomes, key=lambda outcome: outcome.peak_bytes)
+        if peak <= room and _highest(outcomes := outcomes_of(settings)).peak_bytes <= room:
+            return settings[0], outcomes
+    worst = min(
+        (_highest(outcomes_of(settings)) for settings in every), key=attrgetter("peak_bytes")
+    )
     reserved = source.plan.reserved_bytes
-    budget, smallest = source.room + reserved, worst.peak_bytes + reserved
-    return InfeasibleBudget(budget, smallest, worst.set_by, reserved, "megatron")
+    smallest = worst.peak_bytes + reserved
+    raise InfeasibleBudget(room + reserved, smallest, worst.set_by, reserved, "megatron")
 
 
-def _part(chain: Chain, first: int, end: int) -> Chain:
-    return Chain(chain.layers[first:end], chain.input_of(first))
+def _highest(outcomes: list[Outcome]) -> Outcome:
+    return max(outcomes, key=attrgetter("peak_bytes"))
 
 
 def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
@@ -162,19 +147,9 @@ def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
         if value is not None
     )
     config = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    comment = as_comment(
-        [
-            "Recompute flags of Megatron-LM, in place of the plan below.",
-            "Written by checkpoint-scheduler.",
-            "",
-            *source.summary(),
-            "",
-            *notes,
-            "",
-            f"TransformerConfig({config})",
-        ]
-    )
-    return f"{comment}\n{flags}"
+    what = "Recompute flags of Megatron-LM, in place of the plan below."
+    head = [what, "Written by checkpoint-scheduler.", "", *source.summary(), ""]
+    return f"{as_comment([*head, *notes, '', f'TransformerConfig({config})'])}\n{flags}"
 
 
 def _arguments(setting: Setting) -> dict[str, object]:

@@ -9,18 +9,20 @@ from scheduler.common.errors import SchedulerError
 from scheduler.common.text import did_you_mean, shown
 from scheduler.plans.settings import (
     TRACED_SELECTIVE,
+    Cut,
     Setting,
-    block_settings,
     blocks_of,
-    even_settings,
-    every_settings,
+    even,
+    every,
+    every_last,
+    first,
     option_blocks,
     option_settings,
-    uniform_settings,
+    singles,
+    uniform,
 )
 from solvers.chain.problem import Chain
-
-__all__ = ["FORMS", "describe", "hand_made", "read_setting", "read_settings"]
+from solvers.chain.segments import Segments
 
 FORMS = {
     "all": "every block, a checkpoint each",
@@ -39,7 +41,7 @@ FORMS = {
     "torchtitan: full": "every block",
     "torchtitan: selective N": "one block in N, a checkpoint each, from the Nth on",
 }
-"""The forms that exist, and what each means. `flags.blocks_of` says what a block is."""
+"""The forms that exist, and what each means. `settings.blocks_of` says what a block is."""
 
 _Reader = Callable[[str, Chain], Setting]
 
@@ -48,13 +50,7 @@ _OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*")
 
 
 def read_settings(given: object, chain: Chain) -> list[Setting]:
-    """Settings from a text or several.
-
-    Raises
-    ------
-    SchedulerError
-        One is no text, has no form that exists, or does not suit the chain.
-    """
+    """Settings from a text or several, each once."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Iterable):
         raise SchedulerError(f"a setting is a text such as 'every 4', got {shown(given)}")
@@ -63,13 +59,7 @@ def read_settings(given: object, chain: Chain) -> list[Setting]:
 
 
 def read_setting(text: object, chain: Chain) -> Setting:
-    """The setting that a text names, as segments of `chain`.
-
-    Raises
-    ------
-    SchedulerError
-        It has no form that exists, or its number, layers or option are not the chain's.
-    """
+    """The setting that a text names, as segments of `chain`."""
     if not isinstance(text, str):
         raise SchedulerError(f"a setting is a text such as 'every 4', got {shown(text)}")
     words = re.sub(r"\s*:\s*", ": ", " ".join(text.split()))
@@ -111,47 +101,32 @@ def describe(setting: Setting, chain: Chain) -> str:
 
 
 def _all(_: str, chain: Chain) -> Setting:
-    return next(every_settings("", blocks_of(chain), [1]))
+    return Setting("", singles(blocks_of(chain)))
 
 
 def _none(_: str, chain: Chain) -> Setting:
     return Setting("", ())
 
 
-def _every(number: str, chain: Chain) -> Setting:
-    blocks = blocks_of(chain)
-    return next(every_settings("", blocks, [_count(number, blocks)]))
+def _cut(cut: Cut) -> _Reader:
+    """The reader of a number by which blocks are cut."""
+
+    def read(number: str, chain: Chain) -> Setting:
+        blocks = blocks_of(chain)
+        if not 1 <= int(number) <= len(blocks):
+            raise SchedulerError(
+                f"{number} is no number of the {len(blocks)} blocks of these costs; give 1 to "
+                f"{len(blocks)}"
+            )
+        return Setting("", cut(blocks, int(number)), int(number))
+
+    return read
 
 
-def _every_last(number: str, chain: Chain) -> Setting:
-    blocks = blocks_of(chain)
-    return next(every_settings("", blocks, [_count(number, blocks)], start=-1))
-
-
-def _stride(number: str, chain: Chain) -> Setting:
-    blocks = blocks_of(chain)
-    return next(uniform_settings("", [blocks], [_count(number, blocks)]))
-
-
-def _first(number: str, chain: Chain) -> Setting:
-    blocks = blocks_of(chain)
-    return next(block_settings("", [blocks], [_count(number, blocks)]))
-
-
-def _even(number: str, chain: Chain) -> Setting:
-    blocks = blocks_of(chain)
-    return next(even_settings("", blocks, [_count(number, blocks)]))
-
-
-def _sequential(number: str, chain: Chain) -> Setting:
+def _sequential(blocks: Sequence[int], parts: int) -> Segments:
     # torch.utils.checkpoint.checkpoint_sequential: equal segments, and what is left over is kept.
-    blocks = blocks_of(chain)
-    parts = _count(number, blocks)
     length = len(blocks) // parts
-    run = blocks[: length * (parts - 1)]
-    if not run:
-        return Setting("", ())
-    return next(uniform_settings("", [run], [length]))
+    return uniform(blocks[: length * (parts - 1)], length)
 
 
 def _layers(listed: str, chain: Chain) -> Setting:
@@ -176,7 +151,7 @@ def _layers(listed: str, chain: Chain) -> Setting:
                 f"there is no layer {shown(part)}{did_you_mean(part, names)}; give numbers of "
                 f"blocks, 0 to {len(blocks) - 1}, or names of layers"
             )
-    return Setting("", tuple((i, i) for i in sorted(chosen)))
+    return Setting("", singles(sorted(chosen)))
 
 
 def _option(name: str, chain: Chain) -> Setting:
@@ -199,29 +174,20 @@ def _selective(modules: str, chain: Chain) -> Setting:
     return _option(name, chain)
 
 
-def _count(number: str, blocks: Sequence[int]) -> int:
-    if not 1 <= int(number) <= len(blocks):
-        raise SchedulerError(
-            f"{number} is no number of the {len(blocks)} blocks of these costs; give 1 to "
-            f"{len(blocks)}"
-        )
-    return int(number)
-
-
 _READERS: tuple[tuple[str, _Reader], ...] = (
     ("all", _all),
     ("none", _none),
-    (r"every (\d{1,9})", _every),
-    (r"stride (\d{1,9})", _stride),
+    (r"every (\d{1,9})", _cut(every)),
+    (r"stride (\d{1,9})", _cut(uniform)),
     (r"layers: (.+)", _layers),
     (r"option: (.+)", _option),
-    (r"checkpoint_sequential (\d{1,9})", _sequential),
+    (r"checkpoint_sequential (\d{1,9})", _cut(_sequential)),
     (r"transformers: (?:gradient|activation)_checkpointing", _all),
-    (r"transformers: every_n_layers (\d{1,9})", _every),
-    (r"megatron: full block (\d{1,9})", _first),
-    (r"megatron: full uniform (\d{1,9})", _stride),
+    (r"transformers: every_n_layers (\d{1,9})", _cut(every)),
+    (r"megatron: full block (\d{1,9})", _cut(first)),
+    (r"megatron: full uniform (\d{1,9})", _cut(uniform)),
     (r"megatron: selective(.*)", _selective),
-    (r"deepspeed: number_checkpoints (\d{1,9})", _even),
+    (r"deepspeed: number_checkpoints (\d{1,9})", _cut(even)),
     (r"torchtitan: full", _all),
-    (r"torchtitan: selective (\d{1,9})", _every_last),
+    (r"torchtitan: selective (\d{1,9})", _cut(every_last)),
 )

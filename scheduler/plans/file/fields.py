@@ -7,8 +7,8 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scheduler.common.checks import FileKind, check_keys
 from scheduler.common.errors import InvalidPlan
-from scheduler.common.fields import FileKind, check_keys
 from scheduler.common.text import ordinal, shown
 from scheduler.plans.file.items import SCHEMA
 from solvers.problem import LIMIT

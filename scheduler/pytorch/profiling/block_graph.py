@@ -9,8 +9,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import did_you_mean, shown
-from scheduler.costs.computegraph import ComputeCosts
-from scheduler.costs.node import NodeCost
+from scheduler.costs.computegraph import ComputeCosts, NodeCost
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.operations import Inside, Operation
