@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Arguments:
     leaves
         Everything that is no container, in a fixed order.
     spec
-        How the leaves are put together to the arguments by name.
+        How the leaves are put together to positional and keyword arguments.
     """
 
     leaves: tuple[Any, ...]
@@ -45,8 +46,7 @@ class Arguments:
             found = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
         except TypeError as error:
             raise UnsupportedModel(f"{type(model).__name__} cannot be called so: {error}") from None
-        named = dict(list(found.arguments.items())[1:])
-        leaves, spec = tree_flatten(named)
+        leaves, spec = tree_flatten((found.args[1:], found.kwargs))
         return cls(tuple(leaves), spec)
 
     @property
@@ -144,8 +144,8 @@ class Kinds:
         group.
     groups
         For the layers of a block that are run as one: the last of them.
-    random
-        What draws random numbers.
+    differs
+        Whose tensors need a gradient, arguments of the model included.
     sizes
         Elements of what is one tensor.
     names
@@ -159,7 +159,7 @@ class Kinds:
     copies: set[fx.Node] = field(default_factory=set)
     joined: set[fx.Node] = field(default_factory=set)
     groups: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    random: set[fx.Node] = field(default_factory=set)
+    differs: set[fx.Node] = field(default_factory=set)
     sizes: dict[fx.Node, int] = field(default_factory=dict)
     names: dict[fx.Node, str] = field(default_factory=dict)
 
@@ -223,7 +223,7 @@ def run_node(
     """
     target: Any = node.target
     if node.op == "get_attr":
-        return constants[target] if target in constants else attribute(model, target)
+        return constants[target] if target in constants else attrgetter(target)(model)
     args = fx.map_arg(node.args, lookup)
     kwargs = fx.map_arg(node.kwargs, lookup)
     with ExitStack() as stack:
@@ -253,11 +253,3 @@ def _check(node: fx.Node, result: Any) -> None:
                 f"operation {node.name!r} makes {shapes} of its inputs' values now and made "
                 f"{node.meta['shape']} when the model was traced; a plan is for one size"
             )
-
-
-def attribute(model: nn.Module, name: str) -> Any:
-    """A parameter, buffer or module by its dotted name."""
-    value: Any = model
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

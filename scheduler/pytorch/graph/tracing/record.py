@@ -8,10 +8,8 @@ goes the same way in each step. What depends on no tensor of the model is a cons
 
 from __future__ import annotations
 
-import inspect
 import operator
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,14 +65,9 @@ class CallRecorder(TorchFunctionMode):
             for leaf in arguments.leaves
         ]
         self._nodes = Nodes(self.model, tensors_of(leaves))
-        signature = inspect.signature(type(self.model).forward)
-        named = {
-            next(iter(signature.parameters)): self.model,
-            **tree_unflatten(leaves, arguments.spec),
-        }
-        call = inspect.BoundArguments(signature, OrderedDict(named))
+        args, kwargs = tree_unflatten(leaves, arguments.spec)
         with saving_nothing(), self._patched(), self._nodes.guard, self:
-            output = self.model.forward(*call.args[1:], **call.kwargs)
+            output = self.model.forward(*args, **kwargs)
         self._check_chance()
         found, spec = tree_flatten(output)
         check_plain(found, f"{type(self.model).__name__} returns")
