@@ -55,12 +55,8 @@ def smallest(graph: StepGraph, start: StepChoice, effort: float) -> tuple[StepCh
 class _Model:
     """Variables of a step.
 
-    Attributes
-    ----------
-    again, keep
-        By free or forced early operation: does it run again, is it kept.
-    when
-        The backward operation for which it runs again; `len(late)` if it does not.
+    By early operation: does it run `again`, is it kept (`keep`), and for which backward operation
+    it runs again (`when`; `len(late)` if it does not).
     """
 
     def __init__(self, graph: StepGraph, budget: int) -> None:

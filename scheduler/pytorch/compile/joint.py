@@ -70,12 +70,8 @@ def read_joint(
 ) -> Joint:
     """The joint graph, of which `info` is torch's ``NodeInfo``.
 
-    `cost` gives times: by a roofline, or as a function of the node, in any one unit.
-
-    Raises
-    ------
-    UnsupportedModel
-        Sizes are symbolic, or the graph has tags of `torch.utils.checkpoint`.
+    `cost` gives times: by a roofline, or as a function of the node, in any one unit. Sizes must not
+    be symbolic, nor may the graph have tags of `torch.utils.checkpoint`.
     """
     return _Reader(graph, info, cost).joint(outputs_held)
 

@@ -24,22 +24,10 @@ from scheduler.pytorch.observe.autograd import Sink, Source, gate, saving_nothin
 
 @dataclass(frozen=True)
 class Task:
-    """A layer, ready to run.
+    """A layer, ready to run: `run` makes the output from the tensors under `inputs`.
 
-    Attributes
-    ----------
-    name
-        For messages.
-    run
-        Makes the output from the tensors under `inputs`.
-    output
-        Key of the output.
-    inputs
-        Keys of what it reads that may need a gradient.
-    parameters
-        Those that it reads and that need a gradient.
-    several
-        Keys among both that more than one edge of the layer's own autograd graph leads to.
+    The inputs are those that may need a gradient, and the parameters those that do. `several` are
+    keys among both that more than one edge of the layer's own autograd graph leads to.
     """
 
     name: str

@@ -102,20 +102,20 @@ def _profile(
             f"{graph.kind} returns no scalar: give loss_fn=..., which makes one of its output"
         )
     for u in graph.others:  # until the model returns, and the loss is made
-        after = max(v for of, v in graph.edges if of == u) + 1
+        after = dict(graph.edges)[u] + 1  # its last reader
         more = seen[u].output_bytes
         seen[after:] = [one.with_more_in_forward(more) for one in seen[after:]]
     # Whoever trains holds the loss; two more scalars tie the step together.
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
     held = unique_bytes([inputs, session.held()]) + scalars
     names = [*graph.names, "(loss)" if "loss" in graph.names else "loss"]
-    kept = [not node.recomputable for node in graph.nodes] + [True]
-    first = [not node.inputs for node in graph.nodes] + [False]
+    for i, node in enumerate(graph.nodes):
+        if not node.inputs:
+            seen[i] = replace(seen[i], input_bytes=held)
+    again = [*(node.recomputable for node in graph.nodes), False]
     costs = [
-        (replace(one, input_bytes=held) if first[i] else one).cost(
-            names[i], recomputable=not kept[i]
-        )
-        for i, one in enumerate(seen)
+        one.cost(name, recomputable=repeated)
+        for one, name, repeated in zip(seen, names, again, strict=False)
     ]
     return CostGraph(
         tuple(costs),

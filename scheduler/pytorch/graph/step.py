@@ -27,18 +27,10 @@ from solvers.schedule import Backward, Forward, IllegalPlan
 
 @dataclass(frozen=True)
 class Script:
-    """A plan as it is executed.
+    """A plan as it is executed, without a loss outside the model.
 
-    Attributes
-    ----------
-    actions
-        Without those of a loss outside the model.
-    turn
-        How many of them belong to the forward.
-    freed
-        For each, the layers whose output has its last use there.
-    again
-        Layers that run forward more than once.
+    The first `turn` actions are the forward; `freed` has, for each action, the layers whose output
+    has its last use there; layers in `again` run forward more than once.
     """
 
     actions: tuple[LayerAction, ...]
@@ -48,13 +40,7 @@ class Script:
 
     @classmethod
     def of(cls, plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> Script:
-        """Check a plan.
-
-        Raises
-        ------
-        InvalidPlan
-            It cannot be executed, or it is not of class "forward".
-        """
+        """Check a plan; `InvalidPlan` where it is not one, or not of class "forward"."""
         n, actions = len(graph), _actions(plan, graph)
         outside = [a for a in actions if a.layer == n]
         if outside and actions[n : n + 2] != [Forward(n, True), Backward(n)]:
@@ -225,7 +211,7 @@ class PlannedStep:
         if i not in self.script.again:
             yield
             return
-        modules = self._modules(i)
+        modules = [self.session.model.get_submodule(n) for n in self.graph.nodes[i].modules]
         if i not in self.repetitions:
             repetition = Recomputation(norms_of(modules), generators=self.generators)
             self.repetitions[i] = repetition
@@ -241,7 +227,3 @@ class PlannedStep:
                 f"layer {self.graph.nodes[i].name!r} changes a buffer of its own in its forward, "
                 "which a recomputation does again; a plan must keep it"
             )
-
-    def _modules(self, i: int) -> list[nn.Module]:
-        names = self.graph.nodes[i].modules
-        return [self.session.model.get_submodule(name) for name in names]

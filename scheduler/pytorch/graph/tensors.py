@@ -36,13 +36,7 @@ class Table:
         self._values.clear()
 
     def get(self, key: Key) -> torch.Tensor:
-        """The live copy.
-
-        Raises
-        ------
-        UnsupportedModel
-            There is none, or it was changed in place since it was made.
-        """
+        """The live copy; an error where there is none, or it was changed in place since."""
         tensor = self._values.get(key)
         if tensor is None:
             raise UnsupportedModel(

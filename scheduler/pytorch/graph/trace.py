@@ -80,9 +80,7 @@ def walk(
     Whoever uses this puts the layer's output into the session's table.
     """
     session = Session(graph, model, arguments)
-    last: dict[int, int] = {}
-    for u, v in graph.edges:
-        last[u] = max(v, last.get(u, v))
+    last = dict(graph.edges)  # they ascend
     for i in range(len(graph)):
         session.advance(i)
         yield i, session

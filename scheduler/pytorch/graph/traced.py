@@ -147,10 +147,7 @@ class TracedGraph:
 class Session:
     """One call of a traced model: the tensors it was given, and those that are live.
 
-    Attributes
-    ----------
-    table
-        Live outputs of layers, and the inputs that require a gradient.
+    The `table` has the live outputs of layers, and the inputs that require a gradient.
     """
 
     def __init__(self, graph: TracedGraph, model: nn.Module, arguments: Arguments) -> None:

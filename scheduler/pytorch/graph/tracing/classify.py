@@ -18,11 +18,7 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
     """Run a trace node by node and see what each is.
 
-    Raises
-    ------
-    UnsupportedModel
-        A node changes its input in place, returns several tensors, or takes a value out of a
-        tensor.
+    None may change its input in place, return several tensors, or take a value out of a tensor.
     """
     run = _Run(found, model, arguments)
     for node in found.graph.nodes:
@@ -44,9 +40,7 @@ class _Run:
         own = [*model.parameters(), *model.buffers(), *found.constants.values()]
         self.own = {id(tensor.untyped_storage()) for tensor in own}
         self.held_since = False  # the last layer
-        self.last: dict[fx.Node, fx.Node] = {}
-        for node in found.graph.nodes:
-            self.last |= dict.fromkeys(node.all_input_nodes, node)
+        self.last = {other: node for node in found.graph.nodes for other in node.all_input_nodes}
         places = [node for node in found.graph.nodes if node.op == "placeholder"]
         for place, tensor in zip(places, arguments.tensors, strict=True):
             self.env[place] = _fresh(tensor, tensor.requires_grad)

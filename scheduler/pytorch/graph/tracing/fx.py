@@ -20,14 +20,9 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a model is called with, taken apart.
+    """What a model is called with, taken apart: all that is no container, in a fixed order.
 
-    Attributes
-    ----------
-    leaves
-        Everything that is no container, in a fixed order.
-    spec
-        How the leaves are put together to positional and keyword arguments.
+    `spec` says how these leaves are put together to positional and keyword arguments.
     """
 
     leaves: tuple[Any, ...]
@@ -216,10 +211,8 @@ def run_node(
 ) -> Any:
     """Run one node; `lookup` gives the values of those it reads.
 
-    Raises
-    ------
-    UnsupportedModel
-        A branch that was recorded goes the other way, or a shape that depends on values is another.
+    A branch may go no other way than when it was recorded, nor may a shape that depends on values
+    be another.
     """
     target: Any = node.target
     if node.op == "get_attr":

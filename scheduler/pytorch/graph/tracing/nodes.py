@@ -47,14 +47,8 @@ class ReadGuard(OperationMode):
     What a recording does not see, it would make a constant, and the gradient through it would be
     lost without a word. Each operation that torch executes may read what the recorded call was
     given, what this call made, parameters and buffers, and constants, but nothing that another
-    call made.
-
-    Attributes
-    ----------
-    drew
-        Has the latest call drawn random numbers?
-    shaped
-        Has it made a tensor whose shape depends on values?
+    call made. `drew`: the latest call has drawn random numbers; `shaped`: it has made a tensor
+    whose shape depends on values.
     """
 
     def __init__(self, own: Iterable[torch.Tensor]) -> None:
@@ -122,14 +116,7 @@ class ReadGuard(OperationMode):
 class Nodes:
     """Makes nodes, and knows the tensors that they stand for by identity.
 
-    Attributes
-    ----------
-    graph
-        What is recorded so far.
-    guard
-        What is told of it.
-    inside
-        Name of the block that is looked into now, or "".
+    `inside` is the name of the block that is looked into now, or "".
     """
 
     def __init__(self, model: nn.Module, inputs: list[torch.Tensor]) -> None:
@@ -193,13 +180,7 @@ class Nodes:
         return map_aggregate(value, self._node_for)
 
     def constants(self) -> dict[str, torch.Tensor]:
-        """Tensors that depend on none that is known, by name.
-
-        Raises
-        ------
-        UnsupportedModel
-            One has changed since it was read.
-        """
+        """Tensors that depend on none that is known, by name; none may have changed since."""
         for tensor, version in self._constants.values():
             if tensor._version != version:
                 raise UnsupportedModel(
