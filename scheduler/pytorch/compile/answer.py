@@ -3,13 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import format_bytes
-from scheduler.pytorch.compile.choice import Answer, StepChoice, StepGraph, front, ladder, play
+from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
+from scheduler.report.tables import format_percent
 
-__all__ = ["choose"]
+
+@dataclass(frozen=True)
+class Answer:
+    """What was chosen, and what is known of it.
+
+    Attributes
+    ----------
+    choice
+        It fits the budget.
+    proven
+        No choice within the budget runs less again.
+    least_time
+        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
+        where that is proven the best.
+    """
+
+    choice: StepChoice
+    proven: bool
+    least_time: int
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """What was chosen for one joint graph.
+
+    Attributes
+    ----------
+    budget_bytes
+        As given.
+    peak_bytes
+        Predicted: most bytes live at once of everything but parameters, buffers and optimizer
+        state, while the compiled forward and backward run.
+    keep_all_bytes
+        The same when everything that the backward reads is kept.
+    kept, recomputed
+        Operations of the joint graph, by name.
+    recomputed_share
+        Time that runs again, as a share of the forward's.
+    least_share
+        Proven: every choice within the budget runs at least this share again.
+    status
+        "optimal": no choice within the budget runs less again, which is proven; both shares are
+        the same. "feasible": fits, and is no worse than any of torch's own choices that were asked
+        for and fit; what runs again is between `least_share` and `recomputed_share` at best.
+    set_by
+        What runs at the peak, as part of a sentence.
+    """
+
+    budget_bytes: int
+    peak_bytes: int
+    keep_all_bytes: int
+    kept: tuple[str, ...]
+    recomputed: tuple[str, ...]
+    recomputed_share: float
+    least_share: float
+    status: str
+    set_by: str
+
+    @classmethod
+    def of(cls, step: StepGraph, answer: Answer, budget: int) -> CompiledPlan:
+        """What an answer says of a step."""
+        choice = answer.choice
+        return cls(
+            budget,
+            choice.peak_bytes,
+            play(step, step.free).peak_bytes,
+            tuple(step.early[i].name for i in choice.kept),
+            tuple(step.early[i].name for i in choice.again),
+            choice.again_time / max(step.forward_time, 1),
+            answer.least_time / max(step.forward_time, 1),
+            "optimal" if answer.proven else "feasible",
+            choice.set_by,
+        )
+
+    def __str__(self) -> str:
+        """One line."""
+        proven = self.status == "optimal"
+        least = "" if proven else f" (at least {format_percent(self.least_share)})"
+        return (
+            f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)} (keep all: "
+            f"{format_bytes(self.keep_all_bytes)}), {len(self.recomputed)} operations run again: "
+            f"+{format_percent(self.recomputed_share)} of the forward, {self.status}{least}"
+        )
 
 
 def choose(
@@ -23,14 +107,8 @@ def choose(
     What is not proven is the best of `ladder` and of `others`, even where the search found better:
     so that it does not depend on the budget, and a larger one never makes it slower.
 
-    Parameters
-    ----------
-    graph, budget
-        The step, and the bytes it may take.
-    effort
-        CP-SAT's deterministic seconds for each of at most two searches.
-    others
-        More choices, whatever the budget; asked where the search ends without a proof.
+    `effort` is CP-SAT's deterministic seconds for each of at most two searches. `others`: more
+    choices, whatever the budget, asked for where the search ends without a proof.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import torch
@@ -21,16 +21,17 @@ from torch.fx import Graph, Node
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.units import parse_bytes
-from scheduler.pytorch.compile.baselines import torch_choices
-from scheduler.pytorch.compile.joint import parts, read_joint
-from scheduler.pytorch.compile.plan import CompiledPlan
+from scheduler.pytorch.compile.answer import CompiledPlan, choose
+from scheduler.pytorch.compile.choice import StepChoice, play
+from scheduler.pytorch.compile.joint import Joint, parts, read_joint
 from scheduler.pytorch.observe.clock import Roofline
-
-__all__ = ["CompileBudget", "CompiledPlan", "compile_budget"]
 
 # Any share between 0 and 1 lets torch ask; at both ends, and where its own cut saves less than
 # the share, it does not.
 _ASK = 1e-12
+
+# Shares at which torch's own solvers are asked what they would save.
+_SHARES = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 
 
 def compile_budget(
@@ -201,11 +202,13 @@ class CompileBudget:
         self, graph: Graph, info: Any, torch_choice: Callable[..., list[Node]]
     ) -> tuple[list[Node], list[Node]]:
         """The choice for a joint graph: nodes whose outputs are kept, and those run again."""
-        from scheduler.pytorch.compile.answer import choose  # which loads CP-SAT
-
         joint = read_joint(graph, info, self._cost, self._outputs_held)
-        others = partial(torch_choices, joint, graph, info, torch_choice)
-        answer = choose(joint.step, self.budget_bytes, self._effort, others)
+        answer = choose(
+            joint.step,
+            self.budget_bytes,
+            self._effort,
+            lambda: _torch_choices(joint, lambda share: torch_choice(graph, info, share)),
+        )
         self.plans.append(CompiledPlan.of(joint.step, answer, self.budget_bytes))
         choice = answer.choice
         kept = [joint.nodes[i] for i in choice.kept]
@@ -249,3 +252,40 @@ def _solver(planned: Callable[[], tuple[list[Node], list[Node]]]) -> Any:
             return
 
     return Solver()
+
+
+def _torch_choices(joint: Joint, saved: Callable[[float], list[Node]]) -> Iterator[StepChoice]:
+    """Play what torch saves by itself, at its shares 0 and 1 and some between, by each solver."""
+    from torch._functorch import config
+
+    asked = [(share, solver) for share in _SHARES for solver in ("dp", "greedy", "ilp")]
+    with _cutting_once():
+        for share, solver in [(1.0, "dp"), *asked, (0.0, "dp")]:
+            try:
+                with config.patch(activation_memory_budget_solver=solver):
+                    nodes = saved(share)
+            except RuntimeError:  # its integer program may fail, which is no matter here
+                continue
+            yield play(joint.step, joint.keeping(nodes))
+
+
+@contextmanager
+def _cutting_once() -> Iterator[None]:
+    """The minimum cuts take most of torch's time, and each share asks for the same few."""
+    from torch._functorch import partitioners
+
+    torch_module: Any = partitioners
+    cut = torch_module.solve_min_cut
+    known: dict[str, Any] = {}
+
+    def cutting(graph: Graph, info: Any, options: Any, dont_ban: Any = None) -> Any:
+        key = f"{options} {sorted(node.name for node in dont_ban or ())}"
+        if key not in known:
+            known[key] = cut(graph, info, options, dont_ban)
+        return known[key]
+
+    torch_module.solve_min_cut = cutting
+    try:
+        yield
+    finally:
+        torch_module.solve_min_cut = cut

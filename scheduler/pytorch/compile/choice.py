@@ -11,12 +11,10 @@ choice, operation by operation in the order in which torch runs both graphs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
-
-__all__ = ["Answer", "JointOperation", "StepChoice", "StepGraph", "front", "ladder", "play"]
 
 _WIDTH = 24  # operations that one step of the descent tries
 _WORK = 2_000_000  # operations that all of its plays run
@@ -128,26 +126,6 @@ class StepChoice:
     set_by: str
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What was chosen, and what is known of it.
-
-    Attributes
-    ----------
-    choice
-        It fits the budget.
-    proven
-        No choice within the budget runs less again.
-    least_time
-        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
-        where that is proven the best.
-    """
-
-    choice: StepChoice
-    proven: bool
-    least_time: int
-
-
 def play(graph: StepGraph, keep: Iterable[int]) -> StepChoice:
     """Run both graphs with the early operations `keep` kept, and count.
 
@@ -184,27 +162,14 @@ def play(graph: StepGraph, keep: Iterable[int]) -> StepChoice:
         if live > peak:
             peak, worst = live, at
         live -= frees.get(at, 0)
-    return StepChoice(
-        kept,
-        again,
-        peak,
-        sum(graph.early[i].time for i in again),
-        _place(order, border, worst, backward),
-    )
-
-
-def _place(
-    order: Sequence[JointOperation],
-    border: int,
-    at: int,
-    backward: Sequence[tuple[JointOperation, int]],
-) -> str:
-    if at < 0:
-        return "the inputs"
-    if at < border:
-        return f"{order[at].name!r} of the forward"
-    kind = "recomputed" if backward[at - border][1] >= 0 else "computed"
-    return f"{order[at].name!r}, {kind} in the backward"
+    if worst < 0:
+        set_by = "the inputs"
+    elif worst < border:
+        set_by = f"{order[worst].name!r} of the forward"
+    else:
+        op, i = backward[worst - border]
+        set_by = f"{op.name!r}, {'recomputed' if i >= 0 else 'computed'} in the backward"
+    return StepChoice(kept, again, peak, sum(graph.early[i].time for i in again), set_by)
 
 
 def _backward(graph: StepGraph, keeping: frozenset[int]) -> Iterator[tuple[JointOperation, int]]:

@@ -12,11 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ortools.sat.python import cp_model
-
 from scheduler.pytorch.compile.choice import StepChoice, StepGraph, play
-
-__all__ = ["quickest", "smallest"]
 
 # CP-SAT multiplies sizes by lengths of intervals and adds the products up in 64 bits.
 _MOST = 2**61
@@ -28,22 +24,9 @@ def quickest(
 ) -> tuple[StepChoice | None, bool, int]:
     """The choice of least time within `budget` bytes, whether that is proven, and a lower bound.
 
-    Parameters
-    ----------
-    graph
-        The step.
-    budget
-        Bytes.
-    start
-        A choice that fits, to begin with.
-    effort
-        CP-SAT's deterministic seconds: the same answer on every machine.
-
-    Returns
-    -------
-    tuple
-        None and True: no choice fits. None and False: none was found. Last, the femtoseconds that
-        every choice that fits runs again.
+    None and True: no choice fits. None and False: none was found. The bound is in femtoseconds that
+    every choice that fits runs again. `start` fits; `effort` is CP-SAT's deterministic seconds: the
+    same answer on every machine.
     """
     model = _Model(graph, budget)
     model.cp.minimize(model.time)
@@ -72,15 +55,13 @@ def smallest(graph: StepGraph, start: StepChoice, effort: float) -> tuple[StepCh
 class _Model:
     """Variables of a step.
 
-    Attributes
-    ----------
-    again, keep
-        By free or forced early operation: does it run again, is it kept.
-    when
-        The backward operation for which it runs again; `len(late)` if it does not.
+    By early operation: does it run `again`, is it kept (`keep`), and for which backward operation
+    it runs again (`when`; `len(late)` if it does not).
     """
 
     def __init__(self, graph: StepGraph, budget: int) -> None:
+        from ortools.sat.python import cp_model
+
         self.graph = graph
         self.cp = cp_model.CpModel()
         self.width = len(graph.early) + 1
@@ -98,6 +79,7 @@ class _Model:
         self.holds: dict[int, Any] = {}
         self.first: dict[int, int] = {}  # backward operation that reads an early operation first
         self.last: dict[int, int] = {}  # slot of the last certain use of a buffer
+        self.made = {b: t for t, op in enumerate(graph.late) for b in op.makes}
         self._certain_uses()
         self._choices()
         self._forward(held)
@@ -189,13 +171,13 @@ class _Model:
         graph, cp = self.graph, self.cp
         intervals: list[Any] = []
         demands: list[int] = []
-        made = {buffer: self._slot(t) for t, op in enumerate(graph.late) for buffer in op.makes}
         for buffer, size in enumerate(self.sizes):
             if not size:
                 continue
-            if buffer in made:
-                length = self.last[buffer] + 1 - made[buffer]
-                intervals.append(cp.new_fixed_size_interval_var(made[buffer], length, ""))
+            if buffer in self.made:
+                start = self._slot(self.made[buffer])
+                length = self.last[buffer] + 1 - start
+                intervals.append(cp.new_fixed_size_interval_var(start, length, ""))
                 demands.append(size)
             elif buffer in graph.maker:
                 for interval in self._lifetimes(buffer):
@@ -243,10 +225,9 @@ class _Model:
     def _shares(self, room: Any) -> None:
         """What each backward operation certainly holds: implied, and strong in the relaxation."""
         graph = self.graph
-        made = {b: t for t, op in enumerate(graph.late) for b in op.makes}
         ends = {b: slot // self.width for b, slot in self.last.items()}
         for t in range(len(graph.late)):
-            sure = sum(self.sizes[b] for b, s in made.items() if s <= t <= ends[b])
+            sure = sum(self.sizes[b] for b, s in self.made.items() if s <= t <= ends[b])
             terms = []
             for buffer, end in ends.items():
                 i = graph.maker.get(buffer)
@@ -260,6 +241,8 @@ class _Model:
 
     def solve(self, start: StepChoice | None, effort: float) -> tuple[StepChoice | None, bool, int]:
         """The best choice found, whether the search came to its end, and the objective's bound."""
+        from ortools.sat.python import cp_model
+
         if start is not None:
             again, kept = set(start.again), set(start.kept)
             for i, op in enumerate(self.graph.early):

@@ -6,22 +6,19 @@ nothing and keeps what it looks into alive. Operations whose results are all vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.utils.checkpoint as of_torch
-from torch.fx import Graph, Node
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.fx import Graph, Node, map_arg
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.compile.choice import JointOperation, StepGraph
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.observe.dispatch import is_mutable, is_random, tensors_of
 from scheduler.pytorch.observe.tracker import storage_bytes
-
-__all__ = ["Joint", "once", "parts", "read_joint"]
 
 # A kernel turns a number among its arguments into a tensor: 8 bytes, and 4 in another type.
 _NUMBERS = 16
@@ -71,21 +68,10 @@ class Joint:
 def read_joint(
     graph: Graph, info: Any, cost: Roofline | Callable[[Node], float], outputs_held: bool
 ) -> Joint:
-    """What `torch._functorch.partitioners` passes to a knapsack solver.
+    """The joint graph, of which `info` is torch's ``NodeInfo``.
 
-    Parameters
-    ----------
-    graph, info
-        The joint graph, and torch's ``NodeInfo`` of it.
-    cost
-        Times of the operations: by a roofline, or as a function of the node, in any one unit.
-    outputs_held
-        Does the caller hold the outputs during the backward?
-
-    Raises
-    ------
-    UnsupportedModel
-        Sizes are symbolic, or the graph has tags of `torch.utils.checkpoint`.
+    `cost` gives times: by a roofline, or as a function of the node, in any one unit. Sizes must not
+    be symbolic, nor may the graph have tags of `torch.utils.checkpoint`.
     """
     return _Reader(graph, info, cost).joint(outputs_held)
 
@@ -107,14 +93,10 @@ class _Reader:
         early: list[tuple[JointOperation, Node]] = []
         late: list[JointOperation] = []
         backward: list[Node] = []
-        outputs: frozenset[int] = frozenset()
-        gradients: frozenset[int] = frozenset()
         for at, node in enumerate(nodes):
             if node.op == "placeholder":
                 self._input(node)
-            elif node.op == "output":
-                outputs, gradients = self._results(node)
-            elif node in needed:
+            elif node in needed and node.op != "output":
                 op = self._operation(node, at < border)
                 if op is None:
                     continue
@@ -128,8 +110,8 @@ class _Reader:
             tuple(op for op, _ in early),
             tuple(late),
             tuple(self.sizes),
-            outputs,
-            gradients,
+            self._returned(self.info.required_fw_nodes),
+            self._returned(self.info.required_bw_nodes),
             self.held,
             self.held_backward,
             outputs_held,
@@ -175,14 +157,10 @@ class _Reader:
             elif node not in self.info.static_lifetime_input_nodes:
                 self.held += _bytes(tensor, node)
 
-    def _results(self, node: Node) -> tuple[frozenset[int], frozenset[int]]:
-        returned = [value for value in tree_leaves(node.args) if isinstance(value, Node)]
-        forward = [value for value in returned if value in self.info.required_fw_nodes]
-        backward = [value for value in returned if value in self.info.required_bw_nodes]
-        return (
-            frozenset(buffer for value in forward for buffer in self._buffers(value)),
-            frozenset(buffer for value in backward for buffer in self._buffers(value)),
-        )
+    def _returned(self, part: Container[Node]) -> frozenset[int]:
+        """Buffers that the forward, or the backward, returns."""
+        returned = self.graph.output_node().all_input_nodes
+        return frozenset(b for node in returned if node in part for b in self._buffers(node))
 
     def _operation(self, node: Node, early: bool) -> JointOperation | None:
         reads = sorted({b for read in node.all_input_nodes for b in self._buffers(read)})
@@ -223,17 +201,13 @@ class _Reader:
 def _seconds(node: Node, roofline: Roofline) -> float:
     if not isinstance(node.target, torch._ops.OpOverload):
         return 0.0
-    args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
+    args, kwargs = map_arg((node.args, node.kwargs), lambda read: read.meta.get("val"))
     return roofline.seconds(node.target, args, kwargs, node.meta.get("val"))
 
 
 def parts(node: Node) -> list[Node]:
     """The nodes with the tensors that an operation makes: itself, or what takes its tuple apart."""
     return [node] if isinstance(node.meta.get("val"), torch.Tensor) else list(node.users)
-
-
-def _value(value: Any) -> Any:
-    return value.meta.get("val") if isinstance(value, Node) else value
 
 
 def _key(tensor: torch.Tensor) -> int:

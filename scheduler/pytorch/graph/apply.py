@@ -11,8 +11,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.graph.program import Script
-from scheduler.pytorch.graph.step import PlannedStep
+from scheduler.pytorch.graph.step import PlannedStep, Script
 from scheduler.pytorch.graph.trace import state_of
 from scheduler.pytorch.graph.traced import TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments

@@ -24,22 +24,10 @@ from scheduler.pytorch.observe.autograd import Sink, Source, gate, saving_nothin
 
 @dataclass(frozen=True)
 class Task:
-    """A layer, ready to run.
+    """A layer, ready to run: `run` makes the output from the tensors under `inputs`.
 
-    Attributes
-    ----------
-    name
-        For messages.
-    run
-        Makes the output from the tensors under `inputs`.
-    output
-        Key of the output.
-    inputs
-        Keys of what it reads that may need a gradient.
-    parameters
-        Those that it reads and that need a gradient.
-    several
-        Keys among both that more than one edge of the layer's own autograd graph leads to.
+    The inputs are those that may need a gradient, and the parameters those that do. `several` are
+    keys among both that more than one edge of the layer's own autograd graph leads to.
     """
 
     name: str
@@ -134,14 +122,12 @@ def keep(task: Task, table: Table) -> tuple[torch.Tensor, Kept]:
         output = made.detach()
         box: list[torch.Tensor] = []
         root = Sink.apply(made, box)
-        targets = [
-            _target(key, handed[key], task) for key in task.inputs if handed[key].requires_grad
-        ]
+        targets = [_target(key, t, task) for key, t in handed.items() if t.requires_grad]
         targets += [_target(name, tensor, task) for name, tensor in task.parameters.items()]
     output_read = False
     for place in places:
         output_read |= place.refer(task.output, output)
-    kept = Kept(root, box, targets, task.parameters, any(_is_layer(k) for k in read), output_read)
+    kept = Kept(root, box, targets, task.parameters, any(map(is_layer, read)), output_read)
     return output, kept
 
 
@@ -192,7 +178,8 @@ def _hand_out(task: Task, table: Table) -> dict[Key, torch.Tensor]:
     return {key: Source.apply(door, [value], None) for key, value in values.items()}
 
 
-def _is_layer(key: Key) -> bool:
+def is_layer(key: Key) -> bool:
+    """Whether this is a layer, and no input or parameter of the model."""
     return isinstance(key, int) and key >= 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,9 +12,8 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
-from scheduler.pytorch.graph.layer import Task, drop
-from scheduler.pytorch.graph.measure import see_task
-from scheduler.pytorch.graph.tensors import Key
+from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
+from scheduler.pytorch.graph.tensors import Gradients, Key, Table
 from scheduler.pytorch.graph.trace import trace, walk
 from scheduler.pytorch.graph.traced import Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
@@ -22,7 +22,7 @@ from scheduler.pytorch.model.step import device_of, loss_of, prepared
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.peaks import Peaks
-from scheduler.pytorch.observe.tracker import storage_bytes, unique_bytes
+from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 
 def profile_graph(
@@ -86,7 +86,7 @@ def _profile(
     for i, session in walk(graph, model, Arguments.of(model, inputs)):
         task = session.task(i)
         earlier = frozenset(k for k in (*task.inputs, *task.parameters) if reader[k] > i)
-        seen.append(see_task(task, session.table, earlier, not graph.nodes[i].inputs, clock))
+        seen.append(_see(task, session.table, earlier, not graph.nodes[i].inputs, clock))
         session.put(i, drop(task, session.table))
     end = len(graph) - 1
     output = session.table.get(end)
@@ -95,27 +95,27 @@ def _profile(
         run = _loss_of(session, loss_fn)
         loss = run({end: output})
         task = Task("loss", run, end + 1, (end,), {})
-        seen.append(see_task(task, session.table, frozenset(), False, clock))
+        seen.append(_see(task, session.table, frozenset(), False, clock))
         edges.append((end, end + 1))
     elif output.numel() != 1:
         raise UnsupportedModel(
             f"{graph.kind} returns no scalar: give loss_fn=..., which makes one of its output"
         )
     for u in graph.others:  # until the model returns, and the loss is made
-        after = max(v for of, v in graph.edges if of == u) + 1
+        after = dict(graph.edges)[u] + 1  # its last reader
         more = seen[u].output_bytes
         seen[after:] = [one.with_more_in_forward(more) for one in seen[after:]]
     # Whoever trains holds the loss; two more scalars tie the step together.
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
     held = unique_bytes([inputs, session.held()]) + scalars
     names = [*graph.names, "(loss)" if "loss" in graph.names else "loss"]
-    kept = [not node.recomputable for node in graph.nodes] + [True]
-    first = [not node.inputs for node in graph.nodes] + [False]
+    for i, node in enumerate(graph.nodes):
+        if not node.inputs:
+            seen[i] = replace(seen[i], input_bytes=held)
+    again = [*(node.recomputable for node in graph.nodes), False]
     costs = [
-        (replace(one, input_bytes=held) if first[i] else one).cost(
-            names[i], recomputable=not kept[i]
-        )
-        for i, one in enumerate(seen)
+        one.cost(name, recomputable=repeated)
+        for one, name, repeated in zip(seen, names, again, strict=False)
     ]
     return CostGraph(
         tuple(costs),
@@ -124,6 +124,94 @@ def _profile(
         time_unit="ms",
         edges=tuple((costs[u].name, costs[v].name) for u, v in edges),
     )
+
+
+def _see(task: Task, table: Table, earlier: frozenset[Key], first: bool, clock: Clock) -> Peaks:
+    """Run one layer by itself, as a plan runs it, and see what it keeps and needs.
+
+    `table` holds what it reads. `earlier` is what has a gradient already, from later layers, when
+    its backward begins. `first`: it reads no other layer, so that the gradients of the model's
+    inputs are its input's.
+    """
+    forward_time, backward_time = _times(task, table, clock)
+    tracker = MemoryTracker()
+    with tracker:
+        with tracker.tag("drop"):
+            output = drop(task, table)
+        drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(output)
+        del output
+        own = Table()
+        with tracker.tag("input"):
+            _copy(task, table, own)
+        with tracker.tag("layer"):
+            output, kept = keep(task, own)
+            forward_peak = tracker.peak("layer")
+        own.clear()
+        pinned = tracker.live("input")  # by something that autograd does not pack
+        saved = tracker.live("layer") - output_bytes + pinned
+        with tracker.tag("input"):
+            _copy(task, table, own)
+        gradients = Gradients()
+        with tracker.tag("layer"):
+            gradients.receive(task.output, torch.ones_like(output))
+        if kept.output_read:
+            own.put(task.output, output)
+        del output
+        with tracker.tag("earlier"):
+            for key in earlier & {target.key for target in kept.targets}:
+                like = task.parameters[key] if isinstance(key, str) else table.get(key)
+                gradients.add(key, torch.zeros_like(like), own)
+        tracker.reset_peak()
+        others = tracker.live_bytes - tracker.live("layer") - pinned
+        back(kept, task.output, gradients, own)
+        backward_peak = tracker.peak_bytes - others
+    stay = [
+        gradient
+        for key, gradient in gradients.items()
+        if key not in earlier and (isinstance(key, str) or (key < 0 and not first))
+    ]
+    return Peaks(
+        input_bytes=sum(storage_bytes(table.get(key)) for key in task.inputs if is_layer(key)),
+        output_bytes=output_bytes,
+        saved_bytes=saved,
+        input_saved=kept.input_read,
+        output_saved=kept.output_read,
+        forward_peak=forward_peak,
+        drop_peak=drop_peak,
+        backward_peak=backward_peak,
+        gradient_bytes=unique_bytes(stay),
+        forward_time=forward_time,
+        recompute_time=forward_time,
+        backward_time=backward_time,
+    )
+
+
+def _copy(task: Task, table: Table, own: Table) -> None:
+    for key in task.inputs:
+        own.put(key, table.get(key).clone())
+
+
+def _times(task: Task, table: Table, clock: Clock) -> tuple[float, float]:
+    """Medians of the forward and the backward, in ms."""
+    own = Table()
+    for key in task.inputs:
+        own.put(key, table.get(key))
+
+    def run() -> tuple[float, float]:
+        start = clock.mark()
+        output, kept = keep(task, own)
+        end = clock.mark()
+        gradients = Gradients()
+        gradients.receive(task.output, torch.ones_like(output))
+        own.put(task.output, output)
+        begin = clock.mark()
+        back(kept, task.output, gradients, own)
+        finish = clock.mark()
+        own.drop(task.output)
+        return clock.between(start, end), clock.between(begin, finish)
+
+    forwards, backwards = zip(*clock.repeated(run), strict=True)
+    return median(forwards), median(backwards)
 
 
 def _loss_of(

@@ -12,6 +12,10 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.layer import keep
@@ -19,7 +23,9 @@ from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.traced import GraphNode, Held, Program, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.classify import see_kinds
 from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, cast, casting
-from scheduler.pytorch.graph.tracing.leaves import record
+from scheduler.pytorch.graph.tracing.record import CallRecorder
+from scheduler.pytorch.model.find import find_blocks, is_pattern
+from scheduler.pytorch.model.replace import check_unplanned
 from scheduler.pytorch.model.step import prepared
 from scheduler.pytorch.observe.autograd import nodes_below
 from scheduler.pytorch.observe.buffers import Buffers
@@ -57,7 +63,7 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     arguments = Arguments.of(model, inputs)
     how = casting(arguments.tensors)
     with prepared(model, inputs), cast(how):
-        found = record(model, arguments, leaves)
+        found = _record(model, arguments, leaves)
         kinds = see_kinds(found, model, arguments)
         graph = _build(found, kinds, model, arguments)
         nodes = []
@@ -74,9 +80,7 @@ def walk(
     Whoever uses this puts the layer's output into the session's table.
     """
     session = Session(graph, model, arguments)
-    last: dict[int, int] = {}
-    for u, v in graph.edges:
-        last[u] = max(v, last.get(u, v))
+    last = dict(graph.edges)  # they ascend
     for i in range(len(graph)):
         session.advance(i)
         yield i, session
@@ -89,6 +93,38 @@ def state_of(model: nn.Module) -> tuple[Any, ...]:
     """Equal as long as a trace of the model holds: modules, modes, what requires a gradient."""
     modules = tuple((name, type(part), part.training) for name, part in model.named_modules())
     return modules, tuple((name, p.requires_grad) for name, p in model.named_parameters())
+
+
+# --- from a call to nodes -----------------------------------------------------------------------
+
+
+def _record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None) -> FxTrace:
+    """Record a call; a leaf that hands over several tensors is looked into after all."""
+    names: list[str] = []
+    for name in leaves or ():
+        names += find_blocks(model, name if is_pattern(name) else [name])
+    for name, module in model.named_modules():
+        check_unplanned(module, repr(name or type(model).__name__))
+    opened: frozenset[str] = frozenset()
+    while True:
+        recorder = CallRecorder(model, frozenset(names), opened)
+        try:
+            found = recorder.run(arguments)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise UnsupportedModel(
+                f"{type(model).__name__} reads values of tensors ({error}), which fake tensors do "
+                "not have; trace and profile it with real ones, or name a block that does so in "
+                "leaves"
+            ) from error
+        if not recorder.several:
+            break
+        opened |= recorder.several
+    for name in names:
+        if name not in recorder.called:
+            raise UnsupportedModel(
+                f"leaf {name!r} is never called by the model; name modules whose forward runs"
+            )
+    return found
 
 
 # --- from kinds to layers -----------------------------------------------------------------------

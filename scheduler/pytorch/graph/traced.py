@@ -147,10 +147,7 @@ class TracedGraph:
 class Session:
     """One call of a traced model: the tensors it was given, and those that are live.
 
-    Attributes
-    ----------
-    table
-        Live outputs of layers, and the inputs that require a gradient.
+    The `table` has the live outputs of layers, and the inputs that require a gradient.
     """
 
     def __init__(self, graph: TracedGraph, model: nn.Module, arguments: Arguments) -> None:
@@ -172,7 +169,8 @@ class Session:
         while self._held and self._held[0].before <= i:
             held = self._held.pop(0)
             result = self._run(held.program, {})
-            self._fixed[held.program[-1]] = _detached(result)
+            fixed = result.detach() if isinstance(result, torch.Tensor) else result
+            self._fixed[held.program[-1]] = fixed
             for node in held.frees:
                 del self._fixed[node]
 
@@ -248,7 +246,3 @@ class Session:
         if last.op == "output":
             return fx.map_arg(last.args[0], lookup)
         return run_node(last, self.model, self.graph.constants, lookup)
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value

@@ -11,7 +11,6 @@ from torch.autograd.graph import get_gradient_edge
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
 from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
-from scheduler.pytorch.graph.tracing.reads import Draws
 from scheduler.pytorch.observe.autograd import Source, gate, saving_nothing
 from scheduler.pytorch.observe.dispatch import tensors_of
 
@@ -19,19 +18,15 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
     """Run a trace node by node and see what each is.
 
-    Raises
-    ------
-    UnsupportedModel
-        A node changes its input in place, returns several tensors, or takes a value out of a
-        tensor.
+    None may change its input in place, return several tensors, or take a value out of a tensor.
     """
     run = _Run(found, model, arguments)
     for node in found.graph.nodes:
         if node.op not in ("placeholder", "output"):
             run.see(node)
         run.forget(node)
-    put_together(found, run.kinds, run.differs, model)
-    _separate(found.graph, run.kinds, run.differs)
+    put_together(found, run.kinds, model)
+    _separate(found.graph, run.kinds)
     return run.kinds
 
 
@@ -40,21 +35,18 @@ class _Run:
         self.found = found
         self.model = model
         self.kinds = Kinds()
-        self.differs: set[fx.Node] = set()  # whose tensors need a gradient
         self.reads_layer: set[fx.Node] = set()
         self.env: dict[fx.Node, Any] = {}
         own = [*model.parameters(), *model.buffers(), *found.constants.values()]
         self.own = {id(tensor.untyped_storage()) for tensor in own}
         self.held_since = False  # the last layer
-        self.last: dict[fx.Node, fx.Node] = {}
-        for node in found.graph.nodes:
-            self.last |= dict.fromkeys(node.all_input_nodes, node)
+        self.last = {other: node for node in found.graph.nodes for other in node.all_input_nodes}
         places = [node for node in found.graph.nodes if node.op == "placeholder"]
         for place, tensor in zip(places, arguments.tensors, strict=True):
             self.env[place] = _fresh(tensor, tensor.requires_grad)
             self.kinds.sizes[place] = tensor.numel()
             if tensor.requires_grad:
-                self.differs.add(place)
+                self.kinds.differs.add(place)
 
     def forget(self, node: fx.Node) -> None:
         """Let go of what `node` was the last to read."""
@@ -69,11 +61,8 @@ class _Run:
         read = [t for other in inputs for t in tensors_of(self.env[other])]
         versions = [t._version for t in read]
         saved: list[Any] = []
-        draws = Draws()
-        with draws, saving_nothing(lambda tensor: saved.append(None)):
+        with saving_nothing(lambda tensor: saved.append(None)):
             result = run_node(node, self.model, self.found.constants, self.env.__getitem__)
-        if draws.seen:
-            kinds.random.add(node)
         changed = {
             id(t) for t, version in zip(read, versions, strict=True) if t._version != version
         }
@@ -101,7 +90,7 @@ class _Run:
             if layered:
                 self.reads_layer.add(node)
             if any(t.requires_grad for t in made):
-                self.differs.add(node)
+                kinds.differs.add(node)
             return
         if not isinstance(result, torch.Tensor):
             raise UnsupportedModel(
@@ -113,7 +102,7 @@ class _Run:
             if before in inputs and not saved and self._passes_on(before, node, result):
                 kinds.joined.add(before)
             kinds.layers[node] = None
-            self.differs.add(node)
+            kinds.differs.add(node)
             self.held_since = False
         elif layered:
             raise UnsupportedModel(
@@ -131,28 +120,21 @@ class _Run:
         It then runs right before that: where other layers run in between it must neither draw
         random numbers nor share what it reads with them.
         """
-        owner = next(
-            (
-                n
-                for n in node.all_input_nodes
-                if changed == {id(t) for t in tensors_of(self.env[n])}
-            ),
-            None,
-        )
+        read = {n: {id(t) for t in tensors_of(self.env[n])} for n in node.all_input_nodes}
+        owner = next((n for n, tensors in read.items() if tensors == changed), None)
         kinds = self.kinds
         if owner in kinds.layers and len(owner.users) == 1 and isinstance(result, torch.Tensor):
-            alone = owner not in kinds.random and all(
+            alone = not owner.meta["random"] and all(
                 len(other.users) == 1 and other not in kinds.joined
                 for other in owner.all_input_nodes
-                if other in self.differs
+                if other in kinds.differs
             )
             if (owner is next(reversed(kinds.layers)) and not self.held_since) or alone:
                 kinds.joined.add(owner)
                 kinds.layers[node] = None
-                self.differs.add(node)
+                kinds.differs.add(node)
                 self.held_since = False
-                if owner in kinds.random:
-                    kinds.random.add(node)
+                node.meta["random"] |= owner.meta["random"]
                 self.env[node] = _fresh(result, True)
                 return
         raise changed_in_place(_said(node))
@@ -168,7 +150,7 @@ class _Run:
         return whole and found.untyped_storage() is gradient.untyped_storage()
 
 
-def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
+def _separate(graph: fx.Graph, kinds: Kinds) -> None:
     """Copy views whose gradients would be added up in another order than the model adds them.
 
     Autograd adds up the gradients of a view before it hands the sum on. Where a view is made anew
@@ -178,9 +160,9 @@ def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     for base in graph.nodes:
-        if (base in kinds.views and base.op != "get_attr") or base not in differs:
+        if (base in kinds.views and base.op != "get_attr") or base not in kinds.differs:
             continue
-        views = views_of(base, kinds, differs)
+        views = views_of(base, kinds, kinds.differs)
         if not views:
             continue
         ends = [
@@ -225,10 +207,7 @@ def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return made
 
 
-def _name(node: fx.Node) -> str:
-    return str(node.target) if node.op == "call_module" else node.name
-
-
 def _said(node: fx.Node) -> str:
-    what = "module" if node.op == "call_module" else "operation"
-    return f"{what} {_name(node)!r}"
+    if node.op == "call_module":
+        return f"module {str(node.target)!r}"
+    return f"operation {node.name!r}"

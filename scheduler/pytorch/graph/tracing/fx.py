@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,14 +20,9 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a model is called with, taken apart.
+    """What a model is called with, taken apart: all that is no container, in a fixed order.
 
-    Attributes
-    ----------
-    leaves
-        Everything that is no container, in a fixed order.
-    spec
-        How the leaves are put together to the arguments by name.
+    `spec` says how these leaves are put together to positional and keyword arguments.
     """
 
     leaves: tuple[Any, ...]
@@ -45,8 +41,7 @@ class Arguments:
             found = inspect.signature(type(model).forward).bind(model, *args, **kwargs)
         except TypeError as error:
             raise UnsupportedModel(f"{type(model).__name__} cannot be called so: {error}") from None
-        named = dict(list(found.arguments.items())[1:])
-        leaves, spec = tree_flatten(named)
+        leaves, spec = tree_flatten((found.args[1:], found.kwargs))
         return cls(tuple(leaves), spec)
 
     @property
@@ -144,8 +139,8 @@ class Kinds:
         group.
     groups
         For the layers of a block that are run as one: the last of them.
-    random
-        What draws random numbers.
+    differs
+        Whose tensors need a gradient, arguments of the model included.
     sizes
         Elements of what is one tensor.
     names
@@ -159,7 +154,7 @@ class Kinds:
     copies: set[fx.Node] = field(default_factory=set)
     joined: set[fx.Node] = field(default_factory=set)
     groups: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    random: set[fx.Node] = field(default_factory=set)
+    differs: set[fx.Node] = field(default_factory=set)
     sizes: dict[fx.Node, int] = field(default_factory=dict)
     names: dict[fx.Node, str] = field(default_factory=dict)
 
@@ -216,14 +211,12 @@ def run_node(
 ) -> Any:
     """Run one node; `lookup` gives the values of those it reads.
 
-    Raises
-    ------
-    UnsupportedModel
-        A branch that was recorded goes the other way, or a shape that depends on values is another.
+    A branch may go no other way than when it was recorded, nor may a shape that depends on values
+    be another.
     """
     target: Any = node.target
     if node.op == "get_attr":
-        return constants[target] if target in constants else attribute(model, target)
+        return constants[target] if target in constants else attrgetter(target)(model)
     args = fx.map_arg(node.args, lookup)
     kwargs = fx.map_arg(node.kwargs, lookup)
     with ExitStack() as stack:
@@ -253,11 +246,3 @@ def _check(node: fx.Node, result: Any) -> None:
                 f"operation {node.name!r} makes {shapes} of its inputs' values now and made "
                 f"{node.meta['shape']} when the model was traced; a plan is for one size"
             )
-
-
-def attribute(model: nn.Module, name: str) -> Any:
-    """A parameter, buffer or module by its dotted name."""
-    value: Any = model
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

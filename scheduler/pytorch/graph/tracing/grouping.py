@@ -15,25 +15,17 @@ from torch import fx, nn
 from scheduler.pytorch.graph.tracing.fx import FxTrace, Kinds
 
 
-def put_together(found: FxTrace, kinds: Kinds, differs: set[fx.Node], model: nn.Module) -> None:
+def put_together(found: FxTrace, kinds: Kinds, model: nn.Module) -> None:
     """Join the layers of each block that was looked into, where that changes no result.
 
     Where two groups would read the same, or both draw random numbers, gradients would be added up,
-    or numbers drawn, in another order than the model's: such a block stays in pieces.
-
-    Parameters
-    ----------
-    found, model
-        The trace; what it is of.
-    kinds
-        Completed: `groups`, `joined`, `names`.
-    differs
-        Nodes whose tensors need a gradient.
+    or numbers drawn, in another order than the model's: such a block stays in pieces. Completes
+    the `groups`, `joined` and `names` of the kinds.
     """
     for name, handed in found.handed.items():
         inside = [node for node in found.graph.nodes if node.meta.get("inside") == name]
         groups = _groups([node for node in inside if node in kinds.layers], kinds)
-        if groups is None or not _independent(inside, groups, kinds, differs, model):
+        if groups is None or not _independent(inside, groups, kinds, model):
             continue
         kinds.groups |= groups
         kinds.joined |= {node for node, last in groups.items() if node is not last}
@@ -80,24 +72,18 @@ def _independent(
     inside: list[fx.Node],
     groups: dict[fx.Node, fx.Node],
     kinds: Kinds,
-    differs: set[fx.Node],
     model: nn.Module,
 ) -> bool:
-    if len({groups.get(node, node) for node in inside if node in kinds.random}) > 1:
+    if len({groups.get(node, node) for node in inside if node.meta["random"]}) > 1:
         return False
     readers: dict[fx.Node | int, set[fx.Node]] = {}
     for node, last in groups.items():
-        for base in _bases(node, kinds):
-            if base in differs and groups.get(base) is not last:
+        for base in {read for read in _read(node, kinds) if read not in kinds.views}:
+            if base in kinds.differs and groups.get(base) is not last:
                 readers.setdefault(base, set()).add(last)
         for parameter in _parameters(node, kinds, model):
             readers.setdefault(id(parameter), set()).add(last)
     return all(len(found) == 1 for found in readers.values())
-
-
-def _bases(node: fx.Node, kinds: Kinds) -> set[fx.Node]:
-    """What a node reads, itself or through views."""
-    return {other for other in _read(node, kinds) if other not in kinds.views}
 
 
 def _parameters(node: fx.Node, kinds: Kinds, model: nn.Module) -> list[nn.Parameter]:

@@ -8,10 +8,8 @@ goes the same way in each step. What depends on no tensor of the model is a cons
 
 from __future__ import annotations
 
-import inspect
 import operator
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,13 +34,7 @@ _OF_THE_FORM = frozenset(
 
 
 class CallRecorder(TorchFunctionMode):
-    """Records one call.
-
-    Attributes
-    ----------
-    several
-        Leaves that hand over more than one tensor which they made.
-    """
+    """Records one call; `several` are the leaves that hand over more than one tensor they made."""
 
     def __init__(self, model: nn.Module, leaves: frozenset[str], opened: frozenset[str]) -> None:
         super().__init__()
@@ -67,14 +59,9 @@ class CallRecorder(TorchFunctionMode):
             for leaf in arguments.leaves
         ]
         self._nodes = Nodes(self.model, tensors_of(leaves))
-        signature = inspect.signature(type(self.model).forward)
-        named = {
-            next(iter(signature.parameters)): self.model,
-            **tree_unflatten(leaves, arguments.spec),
-        }
-        call = inspect.BoundArguments(signature, OrderedDict(named))
+        args, kwargs = tree_unflatten(leaves, arguments.spec)
         with saving_nothing(), self._patched(), self._nodes.guard, self:
-            output = self.model.forward(*call.args[1:], **call.kwargs)
+            output = self.model.forward(*args, **kwargs)
         self._check_chance()
         found, spec = tree_flatten(output)
         check_plain(found, f"{type(self.model).__name__} returns")
@@ -106,8 +93,7 @@ class CallRecorder(TorchFunctionMode):
         with self._nodes.guard.call(given, f"operation {name!r}"), self._alone():
             result = func(*args, **kwargs)
         made = tensors_of(result)
-        drew, shaped = self._nodes.guard.drew, self._nodes.guard.shaped
-        if not reads and not (drew and made):
+        if not reads and not (self._nodes.guard.drew and made):
             return result
         changed = [
             (t, needed)
@@ -120,13 +106,21 @@ class CallRecorder(TorchFunctionMode):
                 "would not do again; name a block that contains it in leaves"
             )
         if changed:
-            place = next((i for i, value in enumerate(args) if value is changed[0][0]), None)
-            self._change(func, name, was, kwargs, changed, place, result)
+            # What needs a gradient is changed as it is, anything else as a copy.
+            tensor, needed = changed[0]
+            place = next((i for i, value in enumerate(args) if value is tensor), None)
+            if needed and result is tensor:
+                node = self._nodes.make(func, was, kwargs)
+            elif len(changed) > 1 or place is None or self._nodes.is_fixed(tensor):
+                raise changed_in_place(f"operation {name!r}")
+            else:
+                node = self._nodes.make(OnCopy(func, place), was, kwargs)
+            self._nodes.put(tensor, node)
         elif not made:
             self._value(func, name, args, kwargs, result)
         elif fresh := [t for t in made if not self._nodes.knows(t)]:
             node = self._nodes.make(func, args, kwargs)
-            if shaped:
+            if self._nodes.guard.shaped:
                 node.meta["shape"] = [tuple(t.shape) for t in made]
             for tensor in _once(fresh):
                 part = node if tensor is result else self._part(node, result, tensor)
@@ -142,26 +136,6 @@ class CallRecorder(TorchFunctionMode):
             )
         place = next(k for k, value in enumerate(result) if value is tensor)
         return self._nodes.make(operator.getitem, (node, place), {})
-
-    def _change(
-        self,
-        func: Any,
-        name: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        changed: list[tuple[torch.Tensor, bool]],
-        place: int | None,
-        result: Any,
-    ) -> None:
-        """Record a change in place, of what needs a gradient as it is, else as one of a copy."""
-        tensor, needed = changed[0]
-        if needed and result is tensor:
-            node = self._nodes.make(func, args, kwargs)
-        else:
-            if len(changed) > 1 or place is None or self._nodes.is_fixed(tensor):
-                raise changed_in_place(f"operation {name!r}")
-            node = self._nodes.make(OnCopy(func, place), args, kwargs)
-        self._nodes.put(tensor, node)
 
     def _value(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
