@@ -19,8 +19,6 @@ from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
 
-__all__ = ["KeepPolicy", "RandomStates", "Repetition"]
-
 _PROFILE = (
     "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
     "profile this one as it trains, on real tensors, with options=True (and evaluate under "
@@ -31,14 +29,7 @@ _PROFILE = (
 class KeepPolicy:
     """The policy of one forward of a block, called after each operation; and its context.
 
-    Attributes
-    ----------
-    block
-        Its name.
-    ran
-        The operations so far.
-    keeps_random
-        Is an operation kept that draws random numbers?
+    `ran` has the operations so far; `keeps_random`: is one kept that draws random numbers?
     """
 
     def __init__(self, block: str, keeps: Keeps) -> None:

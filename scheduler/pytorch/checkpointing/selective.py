@@ -12,8 +12,6 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.checkpointing.policy import KeepPolicy, RandomStates, Repetition
 
-__all__ = ["HandedBack", "Selection", "Together", "check_torch"]
-
 
 def check_torch() -> None:
     """Raise `UnsupportedModel` where torch does not let results inside a checkpoint be kept.

@@ -19,15 +19,7 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a block's call, taken apart.
-
-    Attributes
-    ----------
-    args, kwargs
-        As they were given.
-    place
-        Where among them the activation is: a position or a keyword.
-    """
+    """The arguments of a block's call; `place` of the activation: a position or a keyword."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -69,17 +69,18 @@ def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto") -> Found:
             f"{blocks!r}; for one block write blocks=[{blocks!r}]"
         )
     parts = blocks.split(".")
-    names = [name for name, _ in model.named_modules() if _matches(name.split("."), parts)]
+    modules = {name: name.split(".") for name, _ in model.named_modules()}
+    names = [
+        name
+        for name, mine in modules.items()
+        if len(mine) == len(parts) and all(map(fnmatchcase, mine, parts))
+    ]
     if not names:
         raise UnsupportedModel(
             f"no module of {type(model).__name__} matches the pattern {blocks!r}; a * stands for "
             "one part of a name between dots, as in 'model.layers.*'"
         )
     return Found(names, f"named by the pattern {blocks!r}", {})
-
-
-def _matches(name: list[str], pattern: list[str]) -> bool:
-    return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))
 
 
 def _named(model: nn.Module, names: list[str]) -> list[str]:

@@ -101,7 +101,9 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """The findings as JSON values; of the plan what it says of peak and budget."""
-        values = {name: value for name, value in asdict(_bare(self)).items() if name != "plan"}
+        # With the plan asdict would copy it, item by item.
+        values = asdict(replace(self, plan=None))  # type: ignore[arg-type]
+        del values["plan"]
         names = ("predicted_peak_bytes", "budget_bytes", "margin_bytes", "leaked_bytes", "ok")
         return {**values, **{name: getattr(self, name) for name in names}}
 
@@ -140,11 +142,6 @@ class Verification:
     def _left_text(self) -> str:
         without = f"{format_bytes(self.left_bytes_without)} without the plan"
         return f"{format_bytes(self.left_bytes)} after the step, {without}"
-
-
-def _bare(found: Verification) -> Verification:
-    # asdict would copy the plan, item by item.
-    return replace(found, plan=None)  # type: ignore[arg-type]
 
 
 _GRADIENTS = {
