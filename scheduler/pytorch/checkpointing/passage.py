@@ -61,10 +61,7 @@ def frame(
     What is saved under the hooks is dropped, and comes back by running `body` on the activation,
     in the context `again`; see `stopping` for `early`.
 
-    Raises
-    ------
-    UnsupportedModel
-        torch makes its checkpoints in another way.
+    Raises `UnsupportedModel` where torch makes its checkpoints in another way.
     """
     if _GENERATOR is not None and _HOOKS is not None:
         context, keywords = stopping(early)
@@ -166,13 +163,7 @@ class Passage:
         self.calls, self._open, self._between = Calls(self._names), [], None
 
     def begin(self, call: Call) -> None:
-        """Take note of a block's call.
-
-        Raises
-        ------
-        UnsupportedModel
-            The block is not called with what the block before returned.
-        """
+        """Take note of a call; `UnsupportedModel` where it is not with the last block's result."""
         names, number = self._names, self.reached
         if number:
             if self._between is None or not self._between.is_handed(call.activation):
@@ -195,7 +186,7 @@ class Passage:
     @property
     def hooks(self) -> AbstractContextManager[Any]:
         """Those of the innermost open checkpoint, as a context."""
-        return self._open[-1][0] if self._open else nullcontext()
+        return self._open[-1][0] if self._open else _NOTHING
 
     def open(
         self,

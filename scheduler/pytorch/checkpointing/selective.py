@@ -34,13 +34,10 @@ class Selection:
     get those of the kept one, so here each is given the state that it had. torch tells a result by
     how often its operation ran before: so here the recomputation must run the same operations.
 
-    Attributes
-    ----------
-    forward, again
-        Contexts, for use inside one checkpoint of the block. Both raise `UnsupportedModel`: the
-        first when an operation that should be kept did not run, or what it made cannot be handed
-        back; the second when the operations are not those of the forward, or a kept result has
-        been changed since.
+    `forward` and `again` are contexts, for use inside one checkpoint of the block. Both raise
+    `UnsupportedModel`: the first when an operation that should be kept did not run, or what it made
+    cannot be handed back; the second when the operations are not those of the forward, or a kept
+    result has been changed since.
     """
 
     def __init__(self, block: str, keeps: Keeps) -> None:

@@ -36,13 +36,7 @@ def _cache_switched_off() -> Iterator[None]:
 
 
 class Ambient:
-    """The autocast that is on where this is made, for the device of a model.
-
-    Attributes
-    ----------
-    dtype
-        What it casts to; None where it is off.
-    """
+    """The autocast that is on where this is made; `dtype` is None where it is off."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device.type

@@ -55,10 +55,8 @@ class CalledBlock:
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises
-    ------
-    UnsupportedModel
-        A block is not called exactly once, in order, with what the block before returned.
+    Raises `UnsupportedModel` where one is not called exactly once, in order, with what the block
+    before returned.
     """
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}

@@ -28,11 +28,8 @@ def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
     Tensors on the meta device become CPU ones: on meta, attention picks an implementation that
     materialises the probabilities.
 
-    Raises
-    ------
-    UnsupportedModel
-        The tensors are on a CUDA device that this build of torch does not have, or are used in a
-        way for which fake ones will not do.
+    Raises `UnsupportedModel` where the tensors are on a CUDA device that this build of torch does
+    not have, or what runs on them needs values.
     """
     mode, twin, copies = _fake_copy(model, inputs)
     try:

@@ -14,21 +14,11 @@ from scheduler.common.text import did_you_mean
 
 @dataclass(frozen=True)
 class Found:
-    """Which modules are the blocks, and why these.
-
-    Attributes
-    ----------
-    names
-        Of the blocks, in the order in which they run.
-    how
-        The end of a sentence: "found as the stack 'model.layers'".
-    others
-        Stacks that were not taken, by name, with the number of their blocks.
-    """
+    """Which modules are the blocks, in the order in which they run, and why these."""
 
     names: list[str]
-    how: str
-    others: dict[str, int]
+    how: str  # the end of a sentence: "found as the stack 'model.layers'"
+    others: dict[str, int]  # stacks that were not taken, with the number of their blocks
 
 
 def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[str]:

@@ -110,20 +110,12 @@ class Turn:
 class Ends:
     """What a model does before its blocks (None: nothing) and after them.
 
-    Attributes
-    ----------
-    held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
-        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
-    local_bytes
-        What the model's own code still refers to while the blocks run forward for the first time,
-        and lets go before the backward.
-    needs_grad
-        Does the first block's input require a gradient?
-    trained_after
-        Parameters to which what comes after the blocks gives a gradient.
-    layout
-        Strides of the gradient that it hands to the last block, see `IsolatedLayer`.
+    `held_bytes` are there from beginning to end: the inputs, the loss, and whatever the blocks are
+    handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
+    `local_bytes` is what the model's own code still refers to while the blocks run forward for the
+    first time, and lets go before the backward. `needs_grad`: of the first block's input.
+    `trained_after` are parameters to which what comes after the blocks gives a gradient, `layout`
+    the strides of the one that it hands to the last block, see `IsolatedLayer`.
     """
 
     before: Peaks | None

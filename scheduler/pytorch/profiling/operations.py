@@ -28,10 +28,7 @@ _LIFT = torch.ops.aten.lift_fresh.default
 def look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
     """Run a layer by itself, forward and backward, and write its operations down.
 
-    Raises
-    ------
-    UnsupportedModel
-        Its operations are not the same each time that it runs: none can be told from another.
+    Raises `UnsupportedModel` where they are not the same each time: none can be told from another.
     """
     door = gate(layer.template.device)
     attempts = [_look(layer, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]

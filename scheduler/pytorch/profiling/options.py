@@ -48,10 +48,8 @@ class SeenOptions:
 def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> SeenOptions:
     """Find the options of the block `name`, which costs `peaks` when it is kept whole.
 
-    Raises
-    ------
-    UnsupportedModel
-        Its operations are not the same each time that it runs, or torch cannot keep their results.
+    Raises `UnsupportedModel` where its operations are not the same each time that it runs, or torch
+    cannot keep their results.
     """
     check_torch()
     inside = look_inside(layer, clock)

@@ -91,22 +91,14 @@ def profile(
 
 @dataclass(frozen=True)
 class Seen:
-    """A profile, and what it was made of.
-
-    Attributes
-    ----------
-    runs
-        Of a block by itself: the distinct ones.
-    options
-        Of each block, where they were asked for.
-    """
+    """A profile, and what it was made of; `runs`: how many blocks were run by themselves."""
 
     costs: CostGraph
     blocks: list[CalledBlock]
     ends: Ends
     runs: int
     fake: bool
-    options: list[SeenOptions | None]
+    options: list[SeenOptions | None]  # of each block, where they were asked for
 
 
 def see(

@@ -38,11 +38,8 @@ def see_ends(
 
     Also notes in each block which of its other arguments it passes a gradient to (its `sides`).
 
-    Raises
-    ------
-    UnsupportedModel
-        What runs after the blocks reads more than the last block's output, or the loss has no
-        gradient.
+    Raises `UnsupportedModel` where what runs after the blocks reads more than the last block's
+    output, or the loss has no gradient.
     """
 
     def step(tracked: bool) -> _Run:
