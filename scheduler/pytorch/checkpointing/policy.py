@@ -9,6 +9,7 @@ place (`solvers.selection.items`) is looked at again in the block that runs.
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -170,13 +171,10 @@ class Repetition(OperationMode):
 
 def _operation(name: str) -> Any:
     """The operation of a name such as ``aten.mm.default``; None where torch does not know it."""
-    found: Any = torch.ops
     try:
-        for part in name.split("."):
-            found = getattr(found, part)
+        return attrgetter(name)(torch.ops)
     except AttributeError:
         return None
-    return found
 
 
 def _storages(values: Any) -> set[int]:

@@ -60,18 +60,14 @@ class HandedBack:
     def __init__(self, selections: dict[int, Selection], number: int) -> None:
         self._selections = selections
         self._number = number
-        self._entered: Together | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> None:
-        selection = self._selections.pop(self._number, None)
-        self._entered = None if selection is None else selection.again
-        if self._entered is not None:
-            self._entered.__enter__()
+        if (selection := self._selections.pop(self._number, None)) is not None:
+            self._stack.enter_context(selection.again)
 
     def __exit__(self, *error: Any) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.__exit__(*error)
+        self._stack.__exit__(*error)
 
 
 class Together:

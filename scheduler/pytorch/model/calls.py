@@ -65,7 +65,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
 
-    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
             again = "a second time" if any(b.name == name for b in blocks) else "out of order"
@@ -105,14 +105,12 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
         module = model.get_submodule(name)
-        hooks.append(
+        hooks += [
             module.register_forward_pre_hook(
-                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
-            )
-        )
-        hooks.append(
-            module.register_forward_hook(lambda m, args, out, name=name: after(name, m, out))
-        )
+                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
+            ),
+            module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
+        ]
     try:
         with torch.no_grad(), trace:
             call_model(model, inputs)

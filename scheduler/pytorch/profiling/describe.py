@@ -100,7 +100,7 @@ def describe(
         seen.costs,
         found.names,
         found.how,
-        [[layer.name for layer in run] for run in _runs(seen.costs.layers)],
+        [[layer.name for layer in run] for _, run in groupby(seen.costs.layers, _nameless)],
         seen.runs,
         seen.fake,
         list(_notes(model, seen, found, outside)),
@@ -231,8 +231,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _runs(layers: Iterable[LayerCost]) -> list[list[LayerCost]]:
-    return [list(run) for _, run in groupby(layers, key=lambda layer: replace(layer, name=""))]
+def _nameless(layer: LayerCost) -> LayerCost:
+    return replace(layer, name="")
 
 
 def _table(costs: CostGraph, folded: list[list[str]]) -> list[str]:
