@@ -88,13 +88,7 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
 
 @dataclass
 class Handle(RemovableHandle):
-    """An applied plan.
-
-    Attributes
-    ----------
-    plan
-        What was applied.
-    """
+    """An applied plan; `plan` is what was applied."""
 
     plan: Plan
     _model: nn.Module = field(repr=False)
@@ -180,10 +174,7 @@ def _members(item: Item) -> range:
 def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[str]:
     """Module names of the plan's layers, "" for the ends that no module stands for.
 
-    Raises
-    ------
-    InvalidPlan
-        Names the first layer that is no block of the model, or the first block left out.
+    Raises `InvalidPlan`, which names the first layer that is no block, or the first block left out.
     """
     modules = dict(model.named_modules())
     kind, count = type(model).__name__, len(plan.layers)

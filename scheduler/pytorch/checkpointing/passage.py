@@ -12,7 +12,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -61,10 +61,7 @@ def frame(
     What is saved under the hooks is dropped, and comes back by running `body` on the activation,
     in the context `again`; see `stopping` for `early`.
 
-    Raises
-    ------
-    UnsupportedModel
-        torch makes its checkpoints in another way.
+    Raises `UnsupportedModel` where torch makes its checkpoints in another way.
     """
     if _GENERATOR is not None and _HOOKS is not None:
         context, keywords = stopping(early)
@@ -90,10 +87,8 @@ class Calls:
 
     Attributes
     ----------
-    names
-        Of the blocks.
     calls
-        Of those called so far, each without its activation.
+        Of the blocks called so far, each without its activation.
     drawn
         By the number of a block: puts the generators where they were when the block began, if the
         model drew from them since the block before.
@@ -129,16 +124,9 @@ class Calls:
 
 @dataclass(frozen=True)
 class SegmentStep:
-    """What happens at one block of a segment.
+    """What happens at one block of a segment: which checkpoints begin, and how many end with it.
 
-    Attributes
-    ----------
-    opens
-        Checkpoints that begin at it, the outer ones first; last itself, if under an option.
-    keep
-        The block itself.
-    closes
-        How many end with it.
+    The outer ones first; last the block itself, if it is kept under an option.
     """
 
     opens: tuple[Item, ...]
@@ -151,10 +139,8 @@ def steps_of(item: Item) -> list[SegmentStep]:
     if isinstance(item, Keep):
         return [SegmentStep((), item, 0) if item.option is None else SegmentStep((item,), item, 1)]
     steps = [step for inner in item.body for step in steps_of(inner)]
-    first, last = steps[0], steps[-1]
-    steps[0] = SegmentStep((item, *first.opens), first.keep, first.closes)
-    last = steps[-1]
-    steps[-1] = SegmentStep(last.opens, last.keep, last.closes + 1)
+    steps[0] = replace(steps[0], opens=(item, *steps[0].opens))
+    steps[-1] = replace(steps[-1], closes=steps[-1].closes + 1)
     return steps
 
 
@@ -177,13 +163,7 @@ class Passage:
         self.calls, self._open, self._between = Calls(self._names), [], None
 
     def begin(self, call: Call) -> None:
-        """Take note of a block's call.
-
-        Raises
-        ------
-        UnsupportedModel
-            The block is not called with what the block before returned.
-        """
+        """Take note of a call; `UnsupportedModel` where it is not with the last block's result."""
         names, number = self._names, self.reached
         if number:
             if self._between is None or not self._between.is_handed(call.activation):
@@ -206,7 +186,7 @@ class Passage:
     @property
     def hooks(self) -> AbstractContextManager[Any]:
         """Those of the innermost open checkpoint, as a context."""
-        return self._open[-1][0] if self._open else nullcontext()
+        return self._open[-1][0] if self._open else _NOTHING
 
     def open(
         self,

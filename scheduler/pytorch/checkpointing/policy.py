@@ -9,6 +9,7 @@ place (`solvers.selection.items`) is looked at again in the block that runs.
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,8 +19,6 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
-
-__all__ = ["KeepPolicy", "RandomStates", "Repetition"]
 
 _PROFILE = (
     "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
@@ -31,14 +30,7 @@ _PROFILE = (
 class KeepPolicy:
     """The policy of one forward of a block, called after each operation; and its context.
 
-    Attributes
-    ----------
-    block
-        Its name.
-    ran
-        The operations so far.
-    keeps_random
-        Is an operation kept that draws random numbers?
+    `ran` has the operations so far; `keeps_random`: is one kept that draws random numbers?
     """
 
     def __init__(self, block: str, keeps: Keeps) -> None:
@@ -179,13 +171,10 @@ class Repetition(OperationMode):
 
 def _operation(name: str) -> Any:
     """The operation of a name such as ``aten.mm.default``; None where torch does not know it."""
-    found: Any = torch.ops
     try:
-        for part in name.split("."):
-            found = getattr(found, part)
+        return attrgetter(name)(torch.ops)
     except AttributeError:
         return None
-    return found
 
 
 def _storages(values: Any) -> set[int]:

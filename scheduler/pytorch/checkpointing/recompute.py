@@ -14,17 +14,9 @@ from scheduler.pytorch.model.rng import GENERATORS, Generator
 class Recomputation:
     """A context for each repetition of a forward; made when that begins.
 
-    A batch norm's running statistics count each batch once.
-
-    Parameters
-    ----------
-    norms
-        The batch norms that run again.
-    counting
-        Let them count, and take it back: where each operation is told by which call of it this is,
-        none may be missing.
-    generators
-        Those to be replayed. Inside a checkpoint torch replays its own.
+    The running statistics of the batch norms `norms` count each batch once. `counting`: let them
+    count, and take it back; where each operation is told by which call of it this is, none may be
+    missing. Inside a checkpoint torch replays its own generators: `generators` are the others.
     """
 
     def __init__(

@@ -24,18 +24,9 @@ from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
 class PlannedBlock(Replaced):
-    """The replaced forward of one block.
+    """The replaced forward of one block, which runs in its segment.
 
-    Attributes
-    ----------
-    name
-        Of the block.
-    segment
-        What it runs in.
-    calls
-        How often it was called with gradients on, recomputations not counted.
-    buffers
-        What its forward must leave alone to be run again.
+    `calls`: how often it was called with gradients on, recomputations not counted.
     """
 
     segment: Segment

@@ -12,8 +12,6 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.checkpointing.policy import KeepPolicy, RandomStates, Repetition
 
-__all__ = ["HandedBack", "Selection", "Together", "check_torch"]
-
 
 def check_torch() -> None:
     """Raise `UnsupportedModel` where torch does not let results inside a checkpoint be kept.
@@ -36,13 +34,10 @@ class Selection:
     get those of the kept one, so here each is given the state that it had. torch tells a result by
     how often its operation ran before: so here the recomputation must run the same operations.
 
-    Attributes
-    ----------
-    forward, again
-        Contexts, for use inside one checkpoint of the block. Both raise `UnsupportedModel`: the
-        first when an operation that should be kept did not run, or what it made cannot be handed
-        back; the second when the operations are not those of the forward, or a kept result has
-        been changed since.
+    `forward` and `again` are contexts, for use inside one checkpoint of the block. Both raise
+    `UnsupportedModel`: the first when an operation that should be kept did not run, or what it made
+    cannot be handed back; the second when the operations are not those of the forward, or a kept
+    result has been changed since.
     """
 
     def __init__(self, block: str, keeps: Keeps) -> None:
@@ -65,18 +60,14 @@ class HandedBack:
     def __init__(self, selections: dict[int, Selection], number: int) -> None:
         self._selections = selections
         self._number = number
-        self._entered: Together | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> None:
-        selection = self._selections.pop(self._number, None)
-        self._entered = None if selection is None else selection.again
-        if self._entered is not None:
-            self._entered.__enter__()
+        if (selection := self._selections.pop(self._number, None)) is not None:
+            self._stack.enter_context(selection.again)
 
     def __exit__(self, *error: Any) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.__exit__(*error)
+        self._stack.__exit__(*error)
 
 
 class Together:

@@ -8,7 +8,7 @@ used once a step is cast no more often.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,13 +36,7 @@ def _cache_switched_off() -> Iterator[None]:
 
 
 class Ambient:
-    """The autocast that is on where this is made, for the device of a model.
-
-    Attributes
-    ----------
-    dtype
-        What it casts to; None where it is off.
-    """
+    """The autocast that is on where this is made; `dtype` is None where it is off."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device.type
@@ -64,14 +58,11 @@ class Ambient:
 
         return run
 
-    @contextmanager
-    def inside(self, model: nn.Module, *, cache: bool) -> Iterator[None]:
+    def inside(self, model: nn.Module, *, cache: bool) -> AbstractContextManager[None]:
         """Let a model's forward run under it."""
         if self.dtype is None:
-            yield
-            return
-        with replaced(model, self.around(model.forward, cache=cache)):
-            yield
+            return _OFF
+        return replaced(model, self.around(model.forward, cache=cache))
 
     def cached_bytes(self, blocks: Sequence[nn.Module], *, all_of_first: bool) -> int:
         """At most this much its cache holds of kept blocks to its end that autograd does not save.
@@ -94,9 +85,7 @@ class Ambient:
 def lifted(device: torch.device) -> Iterator[Ambient]:
     """Inside, autocast is off, as it should be around a backward; gives what was on."""
     ambient = Ambient(device)
-    with ExitStack() as stack:
-        if ambient.dtype is not None:
-            stack.enter_context(torch.autocast(ambient.device, enabled=False))
+    with _OFF if ambient.dtype is None else torch.autocast(ambient.device, enabled=False):
         yield ambient
 
 

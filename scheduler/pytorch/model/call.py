@@ -19,15 +19,7 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a block's call, taken apart.
-
-    Attributes
-    ----------
-    args, kwargs
-        As they were given.
-    place
-        Where among them the activation is: a position or a keyword.
-    """
+    """The arguments of a block's call; `place` of the activation: a position or a keyword."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -126,10 +118,8 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
     That function is called with the other activation, and perhaps with the other arguments of the
     call that the output is for, of which the block may pass some on.
 
-    Raises
-    ------
-    UnsupportedModel
-        The output holds no tensor, or more than one: a plan moves one activation.
+    Raises `UnsupportedModel` where the output does not hold one tensor: a plan moves one
+    activation.
     """
     if isinstance(output, torch.Tensor):
         return output, lambda tensor, others=None: tensor

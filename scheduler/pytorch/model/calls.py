@@ -1,4 +1,4 @@
-"""Run a model and note how each of its blocks is called, and what parameters blocks share.
+"""Run a model and note how its blocks are called and what parameters they share; or leave them out.
 
 Parameters that several parts of a model share have one gradient, which the first one makes: first
 in the order of the backward. A part that is run by itself must find there what others have made
@@ -8,7 +8,8 @@ before it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from scheduler.common.errors import UnsupportedModel
+from scheduler.common.errors import SchedulerError, UnsupportedModel
 from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
 from scheduler.pytorch.observe.dispatch import OperationMode
 
@@ -53,10 +55,8 @@ class CalledBlock:
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises
-    ------
-    UnsupportedModel
-        A block is not called exactly once, in order, with what the block before returned.
+    Raises `UnsupportedModel` where one is not called exactly once, in order, with what the block
+    before returned.
     """
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
@@ -65,7 +65,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
 
-    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
             again = "a second time" if any(b.name == name for b in blocks) else "out of order"
@@ -105,14 +105,12 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
         module = model.get_submodule(name)
-        hooks.append(
+        hooks += [
             module.register_forward_pre_hook(
-                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
-            )
-        )
-        hooks.append(
-            module.register_forward_hook(lambda m, args, out, name=name: after(name, m, out))
-        )
+                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
+            ),
+            module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
+        ]
     try:
         with torch.no_grad(), trace:
             call_model(model, inputs)
@@ -122,6 +120,34 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     if len(blocks) < len(names):
         raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
     return blocks
+
+
+def call_around(model: nn.Module, inputs: Any) -> Any:
+    """Call a model whose blocks pass on what they are given."""
+    try:
+        return call_model(model, inputs)
+    except SchedulerError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
+            "more of its blocks than the one tensor they hand on, so they are not a chain"
+        ) from error
+
+
+@contextmanager
+def instead(
+    blocks: list[CalledBlock], run: Callable[[CalledBlock, tuple[Any, ...], dict[str, Any]], Any]
+) -> Iterator[None]:
+    """Call `run` in the place of every block's forward."""
+
+    def forward_of(block: CalledBlock) -> Callable[..., Any]:
+        return lambda *args, **kwargs: run(block, args, kwargs)
+
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(replaced(block.module, forward_of(block)))
+        yield
 
 
 def own_parameters(module: nn.Module, others: Iterable[Any] = ()) -> list[torch.Tensor]:

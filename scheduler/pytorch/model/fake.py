@@ -23,8 +23,15 @@ def is_fake(model: nn.Module) -> bool:
 
 @contextmanager
 def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
-    """Run under fake tensors; gives stand-ins for the model and its inputs, see `fake_copy`."""
-    mode, twin, copies = fake_copy(model, inputs)
+    """Run under fake tensors; gives stand-ins for the model and its inputs: nothing is allocated.
+
+    Tensors on the meta device become CPU ones: on meta, attention picks an implementation that
+    materialises the probabilities.
+
+    Raises `UnsupportedModel` where the tensors are on a CUDA device that this build of torch does
+    not have, or what runs on them needs values.
+    """
+    mode, twin, copies = _fake_copy(model, inputs)
     try:
         with mode, _unpacked_sequences():
             yield twin, copies
@@ -55,22 +62,8 @@ def _unpacked_sequences() -> Iterator[None]:
         setattr(masking, name, before)
 
 
-def fake_copy(model: nn.Module, inputs: Any) -> tuple[FakeTensorMode, nn.Module, Any]:
-    """Copy a model and its inputs to fake tensors; nothing is allocated.
-
-    Tensors on the meta device become CPU ones: on meta, attention picks an implementation that
-    materialises the probabilities.
-
-    Returns
-    -------
-    mode, model, inputs
-        What runs on them must run under ``mode``.
-
-    Raises
-    ------
-    UnsupportedModel
-        The tensors are on a CUDA device that this build of torch does not have.
-    """
+def _fake_copy(model: nn.Module, inputs: Any) -> tuple[FakeTensorMode, nn.Module, Any]:
+    """A mode, and copies of a model and its inputs to run under it."""
     tensors = list(_tensors(model))
     mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)

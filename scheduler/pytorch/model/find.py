@@ -14,21 +14,11 @@ from scheduler.common.text import did_you_mean
 
 @dataclass(frozen=True)
 class Found:
-    """Which modules are the blocks, and why these.
-
-    Attributes
-    ----------
-    names
-        Of the blocks, in the order in which they run.
-    how
-        The end of a sentence: "found as the stack 'model.layers'".
-    others
-        Stacks that were not taken, by name, with the number of their blocks.
-    """
+    """Which modules are the blocks, in the order in which they run, and why these."""
 
     names: list[str]
-    how: str
-    others: dict[str, int]
+    how: str  # the end of a sentence: "found as the stack 'model.layers'"
+    others: dict[str, int]  # stacks that were not taken, with the number of their blocks
 
 
 def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[str]:
@@ -69,17 +59,18 @@ def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto") -> Found:
             f"{blocks!r}; for one block write blocks=[{blocks!r}]"
         )
     parts = blocks.split(".")
-    names = [name for name, _ in model.named_modules() if _matches(name.split("."), parts)]
+    modules = {name: name.split(".") for name, _ in model.named_modules()}
+    names = [
+        name
+        for name, mine in modules.items()
+        if len(mine) == len(parts) and all(map(fnmatchcase, mine, parts))
+    ]
     if not names:
         raise UnsupportedModel(
             f"no module of {type(model).__name__} matches the pattern {blocks!r}; a * stands for "
             "one part of a name between dots, as in 'model.layers.*'"
         )
     return Found(names, f"named by the pattern {blocks!r}", {})
-
-
-def _matches(name: list[str], pattern: list[str]) -> bool:
-    return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))
 
 
 def _named(model: nn.Module, names: list[str]) -> list[str]:

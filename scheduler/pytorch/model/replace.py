@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
@@ -19,11 +19,6 @@ class Replaced:
     """What a plan puts in the place of a module's forward; `original` is what it replaced.
 
     It is copied and pickled with the module.
-
-    Attributes
-    ----------
-    module
-        Whose forward it is.
     """
 
     original: Callable[..., Any]
@@ -80,12 +75,7 @@ class RemovableHandle:
     def __enter__(self: AnyHandle) -> AnyHandle:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 

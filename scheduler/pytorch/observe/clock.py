@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,10 +88,9 @@ class Clock:
         end.synchronize()
         return float(start.elapsed_time(end))
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run inside it what is to be timed."""
-        yield
+    def running(self) -> AbstractContextManager[Any]:
+        """A context to run in what is to be timed."""
+        return nullcontext()
 
     def repeated(self, run: Callable[[], Result]) -> list[Result]:
         """What `run` gives each time that it counts."""
@@ -111,21 +110,16 @@ class RooflineClock(Clock):
     repeats = 1
 
     def __init__(self, roofline: Roofline) -> None:
+        super().__init__(torch.device("cpu"))
         self._mode = _RooflineMode(roofline)
 
     def mark(self) -> Any:
         """The seconds so far."""
         return self._mode.seconds
 
-    def between(self, start: Any, end: Any) -> float:
-        """Milliseconds from one mark to another."""
-        return float(end - start) * 1e3
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run inside it what is to be timed."""
-        with self._mode:
-            yield
+    def running(self) -> AbstractContextManager[Any]:
+        """A context to run in what is to be timed."""
+        return self._mode
 
 
 class _RooflineMode(OperationMode):

@@ -31,14 +31,10 @@ class IsolatedLayer:
 
     Attributes
     ----------
-    module
-        The layer's own.
     run
         Runs it on an activation and on `sides`: a tensor comes out.
     template
-        A tensor like its activation; not changed.
-    needs_grad
-        Does the activation require a gradient?
+        A tensor like its activation, which requires a gradient if `needs_grad`; not changed.
     sides
         Tensors beside the activation that require one.
     waiting
@@ -99,21 +95,18 @@ class _Gradients:
 def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]:
     """Profile one layer; also the layout of the gradient it hands on, where that is a copy.
 
-    Raises
-    ------
-    UnsupportedModel
-        The layer changes its input in place: what is recomputed from it would be wrong.
+    Raises `UnsupportedModel` where the layer changes its input in place: what is recomputed from
+    it would be wrong.
     """
     template = layer.template
     version, buffers = template._version, Buffers(layer.module)
     before = buffers.versions()
-    times = _times(layer, gate(template.device), clock)
+    forward, again, backward = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     repeatable = before == buffers.versions()
     peaks, layout = see_bytes(layer)
     again_peak = _again_peak(layer) if repeatable else None
-    forward, again, backward = times
     peaks = replace(
         peaks,
         forward_time=forward,

@@ -17,20 +17,14 @@ import torch
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+"""Takes an operation, its arguments and its result."""
 
 
 class MemoryTracker(OperationMode):
     """A dispatch mode that knows the live bytes, in total and by the tag they were made under.
 
-    Parameters
-    ----------
-    observer
-        Called after each operation as ``observer(operation, args, kwargs, result)``.
-
-    Attributes
-    ----------
-    live_bytes, peak_bytes
-        Of everything made under the mode; the peak since `reset_peak`.
+    `live_bytes` and `peak_bytes` are of everything made under the mode; the peak since
+    `reset_peak`. The observer is called after each operation.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:

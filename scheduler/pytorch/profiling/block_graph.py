@@ -10,12 +10,10 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.computegraph import ComputeCosts, NodeCost
+from scheduler.costs.options.inside import Inside
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.observe.clock import Roofline
-from scheduler.pytorch.profiling.operations import Inside, Operation
 from scheduler.pytorch.profiling.profile import see
-
-__all__ = ["block_graph", "compute_graph"]
 
 
 def block_graph(
@@ -68,11 +66,7 @@ def compute_graph(inside: Inside, name: str) -> ComputeCosts:
     edges: set[tuple[int, int]] = set()
     # Who made a storage, and who has changed it last.
     makers: dict[int, set[int]] = {}
-    parts: list[tuple[str, tuple[Operation, ...]]] = [
-        ("", inside.forward),
-        ("backward ", inside.backward),
-    ]
-    for prefix, operations in parts:
+    for prefix, operations in (("", inside.forward), ("backward ", inside.backward)):
         for operation in operations:
             if not operation.makes and not operation.changes:
                 continue

@@ -17,6 +17,7 @@ from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.observe.clock import Roofline
+from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.profile import Seen, see
 from scheduler.report.tables import aligned, spread, wrapped
 
@@ -99,7 +100,7 @@ def describe(
         seen.costs,
         found.names,
         found.how,
-        [[layer.name for layer in run] for run in _runs(seen.costs.layers)],
+        [[layer.name for layer in run] for _, run in groupby(seen.costs.layers, _nameless)],
         seen.runs,
         seen.fake,
         list(_notes(model, seen, found, outside)),
@@ -196,13 +197,11 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
 
 def _options(seen: Seen) -> Iterator[str]:
     """What was found inside the blocks, once for all that share it."""
-    alike: dict[int, list[str]] = {}
-    ways = {id(each): each for each in seen.options if each is not None}
+    alike: dict[int, tuple[SeenOptions, list[str]]] = {}
     for block, each in zip(seen.blocks, seen.options, strict=True):
         if each is not None:
-            alike.setdefault(id(each), []).append(block.name)
-    for key, names in alike.items():
-        this = ways[key]
+            alike.setdefault(id(each), (each, []))[1].append(block.name)
+    for this, names in alike.values():
         if not this.ways:
             yield f"No options: {_some(names)}."
             continue
@@ -232,8 +231,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _runs(layers: Iterable[LayerCost]) -> list[list[LayerCost]]:
-    return [list(run) for _, run in groupby(layers, key=lambda layer: replace(layer, name=""))]
+def _nameless(layer: LayerCost) -> LayerCost:
+    return replace(layer, name="")
 
 
 def _table(costs: CostGraph, folded: list[list[str]]) -> list[str]:

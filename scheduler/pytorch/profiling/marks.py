@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from scheduler.pytorch.observe.autograd import Sink
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Layout
+from scheduler.pytorch.observe.layer import Layout, layout_of
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
@@ -56,62 +57,65 @@ class Start:
         return self.scalar.grad_fn.next_functions[0][0] if self.needs_grad else None
 
 
-@dataclass(frozen=True)
-class Link:
-    """What is seen when the last block has passed on: `node` lets a gradient into the blocks."""
-
-    mark: Any
-    output_held: bool
-    node: Any
-
-
-@dataclass(frozen=True)
 class Forward:
     """What is seen when the loss is there."""
 
-    mark: Any
-    loss_bytes: int
-    before_kept: int
-    before_output_kept: bool
-    after_peak: int
-    after_live: int
-    after_input_saved: bool
+    def __init__(
+        self, loss: torch.Tensor, start: Start, tracker: MemoryTracker, clock: Clock
+    ) -> None:
+        self.mark = clock.mark()
+        self.loss_bytes = storage_bytes(loss)
+        self.before_kept = tracker.live("before")
+        self.before_output_kept = start.storage() is not None
+        self.after_peak = tracker.peak("after")
+        self.after_live = tracker.live("after")
+        self.after_input_saved = tracker.live("link") > 0
 
 
-@dataclass(frozen=True)
 class Turn:
     """What is seen between the two backwards: of what comes after the blocks, and before them.
 
-    `base` is what is live then and not of what comes before them; `kept` what is.
+    `base` is what is live then and not of what comes before them; `kept` what is. `earlier` are
+    parameters to which the blocks' own backward has given a gradient by now.
     """
 
-    mark: Any
-    after_peak: int
-    after_gradient: int
-    base: int
-    kept: int
-    side_gradients: int
-    layout: Layout | None
+    def __init__(
+        self,
+        mark: Any,
+        gradient: torch.Tensor | None,
+        earlier: Iterable[torch.Tensor],
+        start: Start,
+        sides: list[Side],
+        tracker: MemoryTracker,
+    ) -> None:
+        self.mark = mark
+        self.after_peak = tracker.peak("after")
+        if gradient is not None:
+            tracker.disown(gradient)  # it goes on into the blocks
+        self.after_live = tracker.live("after")
+        with tracker.tag("sink"):
+            for parameter in earlier:
+                parameter.grad = torch.zeros_like(parameter)
+        self.kept = tracker.live("before")
+        self.base = tracker.live_bytes - self.kept
+        with tracker.tag("before"):
+            if start.needs_grad:
+                start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
+            self.side_gradients = sum(side.let_go() for side in sides)
+        tracker.reset_peak()
+        self.layout = None if gradient is None else layout_of(gradient)
 
 
 @dataclass(frozen=True)
 class Ends:
     """What a model does before its blocks (None: nothing) and after them.
 
-    Attributes
-    ----------
-    held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
-        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
-    local_bytes
-        What the model's own code still refers to while the blocks run forward for the first time,
-        and lets go before the backward.
-    needs_grad
-        Does the first block's input require a gradient?
-    trained_after
-        Parameters to which what comes after the blocks gives a gradient.
-    layout
-        Strides of the gradient that it hands to the last block, see `IsolatedLayer`.
+    `held_bytes` are there from beginning to end: the inputs, the loss, and whatever the blocks are
+    handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
+    `local_bytes` is what the model's own code still refers to while the blocks run forward for the
+    first time, and lets go before the backward. `needs_grad`: of the first block's input.
+    `trained_after` are parameters to which what comes after the blocks gives a gradient, `layout`
+    the strides of the one that it hands to the last block, see `IsolatedLayer`.
     """
 
     before: Peaks | None

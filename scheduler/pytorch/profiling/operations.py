@@ -22,18 +22,13 @@ from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors
 from scheduler.pytorch.observe.layer import IsolatedLayer
 from scheduler.pytorch.observe.tracker import storage_bytes
 
-__all__ = ["Inside", "Operation", "look_inside"]
-
 _LIFT = torch.ops.aten.lift_fresh.default
 
 
 def look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
     """Run a layer by itself, forward and backward, and write its operations down.
 
-    Raises
-    ------
-    UnsupportedModel
-        Its operations are not the same each time that it runs: none can be told from another.
+    Raises `UnsupportedModel` where they are not the same each time: none can be told from another.
     """
     door = gate(layer.template.device)
     attempts = [_look(layer, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
@@ -106,10 +101,11 @@ class _OperationLog(OperationMode):
 
     def __init__(self, clock: Clock, counted: set[int]) -> None:
         super().__init__()
-        self.operations: list[Any] = []
+        self.operations: list[Operation] = []
         self.sizes: list[int] = []
         self.given: set[int] = set()
         self._clock = clock
+        self._marks: list[tuple[Any, Any]] = []
         # Counters of batches: a recomputation leaves them alone.
         self._counted = counted
         self._calls: Counter[str] = Counter()
@@ -129,28 +125,24 @@ class _OperationLog(OperationMode):
         end = self._clock.mark()
         results = self._seen(result, made=True)
         name = str(func)
+        makes = tuple(i for i in results if i >= before)
+        views = tuple(i for i in results if i < before)
+        call = self._calls[name]
         self.operations.append(
-            (
-                name,
-                self._calls[name],
-                reads,
-                tuple(i for i in results if i >= before),
-                changes,
-                tuple(i for i in results if i < before),
-                (start, end),
-                is_random(func),
-            )
+            Operation(name, call, reads, makes, changes, views, 0.0, is_random(func))
         )
+        self._marks.append((start, end))
         self._calls[name] += 1
         return result
 
     def finish(self) -> list[Operation]:
         """The operations so far; what comes after them is counted anew."""
         operations = [
-            Operation(name, call, reads, makes, changes, views, self._clock.between(*marks), random)
-            for name, call, reads, makes, changes, views, marks, random in self.operations
+            replace(operation, time=self._clock.between(*marks))
+            for operation, marks in zip(self.operations, self._marks, strict=True)
         ]
         self.operations.clear()
+        self._marks.clear()
         self._calls.clear()
         return operations
 

@@ -18,20 +18,10 @@ from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.operations import look_inside
 
-__all__ = ["SeenOptions", "see_options"]
-
 
 @dataclass(frozen=True)
 class SeenOption:
-    """One way to keep a block, as it was seen.
-
-    Attributes
-    ----------
-    want
-        What is kept.
-    peaks
-        Bytes of the block while it runs that way; its times are not used.
-    """
+    """One way to keep a block, and its bytes while it runs that way; those times are not used."""
 
     want: Wanted
     peaks: Peaks
@@ -44,17 +34,10 @@ class SeenOption:
 
 @dataclass(frozen=True)
 class SeenOptions:
-    """All options of a block.
+    """All options of a block, and the operations that they choose among.
 
-    Attributes
-    ----------
-    inside
-        The operations they choose among.
-    ways
-        The options.
-    gap
-        At any budget of bytes, the best of the Pareto set that is left takes at most this much
-        longer, in ms, than the best of all of it.
+    `gap`: at any budget of bytes, the best of the Pareto set that is left takes at most this much
+    longer, in ms, than the best of all of it.
     """
 
     inside: Inside
@@ -65,10 +48,8 @@ class SeenOptions:
 def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> SeenOptions:
     """Find the options of the block `name`, which costs `peaks` when it is kept whole.
 
-    Raises
-    ------
-    UnsupportedModel
-        Its operations are not the same each time that it runs, or torch cannot keep their results.
+    Raises `UnsupportedModel` where its operations are not the same each time that it runs, or torch
+    cannot keep their results.
     """
     check_torch()
     inside = look_inside(layer, clock)

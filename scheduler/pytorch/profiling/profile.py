@@ -91,22 +91,14 @@ def profile(
 
 @dataclass(frozen=True)
 class Seen:
-    """A profile, and what it was made of.
-
-    Attributes
-    ----------
-    runs
-        Of a block by itself: the distinct ones.
-    options
-        Of each block, where they were asked for.
-    """
+    """A profile, and what it was made of; `runs`: how many blocks were run by themselves."""
 
     costs: CostGraph
     blocks: list[CalledBlock]
     ends: Ends
     runs: int
     fake: bool
-    options: list[SeenOptions | None]
+    options: list[SeenOptions | None]  # of each block, where they were asked for
 
 
 def see(
@@ -207,10 +199,18 @@ def _see_blocks(
         earlier = [id(parameter) in made for parameter in own[i]]
         key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
         if key not in seen:
-            forward = ambient.around(block.module.forward)
-            layer = _isolated(block, forward, calls[block.kind], waiting, own[i])
-            there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
-            layer = replace(layer, needs_grad=needs_grad, earlier=there, layout=layout)
+            call = calls[block.kind]
+            layer = IsolatedLayer(
+                block.module,
+                _alone(block, ambient.around(block.module.forward), call),
+                call.activation,
+                needs_grad,
+                sides=[call.others[place] for place in waiting],
+                waiting=list(waiting.values()),
+                trained=own[i],
+                earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
+                layout=layout,
+            )
             try:
                 peaks, passed = see_layer(layer, clock)
                 ways = see_options(block.name, layer, peaks, clock) if options else None
@@ -226,27 +226,14 @@ def _see_blocks(
     return result[::-1], len(seen)
 
 
-def _isolated(
-    block: CalledBlock,
-    forward: Callable[..., Any],
-    call: Call,
-    waiting: dict[int, bool],
-    trained: list[torch.Tensor],
-) -> IsolatedLayer:
+def _alone(
+    block: CalledBlock, forward: Callable[..., Any], call: Call
+) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
-        handed = call.with_others(dict(zip(waiting, sides, strict=True))) if sides else call
-        tensor, _ = split_output(block.name, handed.run(forward, activation))
-        return tensor
+        handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
+        return split_output(block.name, handed.run(forward, activation))[0]
 
-    others = call.others
-    return IsolatedLayer(
-        block.module,
-        run,
-        call.activation,
-        sides=[others[place] for place in waiting],
-        waiting=list(waiting.values()),
-        trained=trained,
-    )
+    return run
 
 
 def _free(name: str, model: nn.Module) -> str:

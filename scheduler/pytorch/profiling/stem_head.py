@@ -12,17 +12,21 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.bypass import call_around, instead
 from scheduler.pytorch.model.call import Call
-from scheduler.pytorch.model.calls import CalledBlock, own_parameters, used_outside
+from scheduler.pytorch.model.calls import (
+    CalledBlock,
+    call_around,
+    instead,
+    own_parameters,
+    used_outside,
+)
 from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, nodes_below
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.observe.layer import layout_of
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.marks import Ends, Forward, Link, Side, Start, Turn
+from scheduler.pytorch.profiling.marks import Ends, Forward, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
@@ -34,11 +38,8 @@ def see_ends(
 
     Also notes in each block which of its other arguments it passes a gradient to (its `sides`).
 
-    Raises
-    ------
-    UnsupportedModel
-        What runs after the blocks reads more than the last block's output, or the loss has no
-        gradient.
+    Raises `UnsupportedModel` where what runs after the blocks reads more than the last block's
+    output, or the loss has no gradient.
     """
 
     def step(tracked: bool) -> _Run:
@@ -52,9 +53,11 @@ class _Run:
     """One step of the model in which the blocks pass on what they are given."""
 
     start: Start
-    link: Link
     forward: Forward
     turn: Turn | None = None
+    _head_begins: Any  # the mark when the last block has passed on
+    _into_blocks: Any  # the node that lets a gradient into the blocks
+    _output_held: bool  # is the first activation still there when the last block is reached?
     _trained_after: list[torch.Tensor]
 
     def __init__(
@@ -90,18 +93,8 @@ class _Run:
         with instead(self.blocks, self._block):
             loss = loss_of(call_around(self.model, self.inputs), loss_fn)
         self._after = False
-        end = clock.mark()
+        self.forward = Forward(loss, self.start, tracker, clock)
         self._check(loss)
-        kept = tracker.live("before")
-        self.forward = Forward(
-            mark=end,
-            loss_bytes=storage_bytes(loss),
-            before_kept=kept,
-            before_output_kept=self.start.storage() is not None,
-            after_peak=max(self._together - kept, tracker.peak("after")),
-            after_live=tracker.live("after"),
-            after_input_saved=tracker.live("link") > 0,
-        )
         with tracker.tag("sink"):
             root = torch.ones_like(loss)  # held, or it would be freed between the two backwards
         tracker.reset_peak()
@@ -124,7 +117,7 @@ class _Run:
         del loss, root
         self.times = [
             clock.between(begin, self.start.mark),
-            clock.between(self.link.mark, end),
+            clock.between(self._head_begins, self.forward.mark),
             clock.between(backward, passed),
             clock.between(passed, finish),
         ]
@@ -137,7 +130,7 @@ class _Run:
     def _check(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
-        nodes = set(nodes_below(loss.grad_fn, self.link.node))
+        nodes = set(nodes_below(loss.grad_fn, self._into_blocks))
         goals = {node for node in (self.start.node, *(side.node for side in self.sides)) if node}
         if goals & nodes:
             raise UnsupportedModel(
@@ -155,28 +148,10 @@ class _Run:
 
     def _turn_around(self, gradient: torch.Tensor | None) -> None:
         """Between the backward of what comes after the blocks and of what comes before them."""
-        tracker, start = self.tracker, self.start
         mark = self.clock.mark()
-        after_peak = tracker.peak("after")
-        if gradient is not None:
-            tracker.disown(gradient)  # it goes on into the blocks
-        after_gradient = tracker.live("after") - self.forward.loss_bytes
         there = {id(parameter) for parameter in self._trained_after}
-        with tracker.tag("sink"):  # the blocks' backward has given theirs by now
-            for parameter in used_outside(self.model, self.blocks):
-                if id(parameter) not in there:
-                    parameter.grad = torch.zeros_like(parameter)
-        kept = tracker.live("before")
-        base = tracker.live_bytes - kept
-        side_gradients = 0
-        with tracker.tag("before"):
-            if start.needs_grad:
-                start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
-            for side in self.sides:
-                side_gradients += side.let_go()
-        tracker.reset_peak()
-        layout = None if gradient is None else layout_of(gradient)
-        self.turn = Turn(mark, after_peak, after_gradient, base, kept, side_gradients, layout)
+        earlier = [p for p in used_outside(self.model, self.blocks) if id(p) not in there]
+        self.turn = Turn(mark, gradient, earlier, self.start, self.sides, self.tracker)
 
     def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
@@ -187,13 +162,14 @@ class _Run:
         block.sides = self._aside(others)
         if block is self.blocks[0]:
             self.start = Start(call.activation, tracker, self.clock)
-            self._given = self._is_given(call.activation)
+            given = {id(tensor.untyped_storage()) for tensor in tensors_of(self.inputs)}
+            self._given = id(call.activation.untyped_storage()) in given
         passed = torch.empty(0, device=call.activation.device)
         del call, args, kwargs  # or this would be what still refers to the activation
         if block is not self.blocks[-1]:
             return block.rebuild(passed, others)
         assert block.output is not None
-        output_held = self.start.storage() is not None
+        self._output_held = self.start.storage() is not None
         self._tags.close()
         with tracker.tag("link"):
             # A copy, so that nothing but the head can keep it alive.
@@ -206,13 +182,9 @@ class _Run:
             source = Source if self._upstream else Aside
             link = source.apply(door, [link], self._turn_around)
         self._tags.enter_context(tracker.tag("after"))
-        self.link = Link(self.clock.mark(), output_held, link.grad_fn)
+        self._head_begins, self._into_blocks = self.clock.mark(), link.grad_fn
         self._after = True
         return block.rebuild(link, others)
-
-    def _is_given(self, activation: torch.Tensor) -> bool:
-        storage = activation.untyped_storage()
-        return any(tensor.untyped_storage() is storage for tensor in tensors_of(self.inputs))
 
     def _aside(self, others: Sequence[Any]) -> dict[int, int]:
         """Take note of a block's other arguments; the places of those that take a gradient."""
@@ -257,10 +229,10 @@ class _Run:
             saved_bytes=max(forward.after_live - forward.loss_bytes, 0),
             input_saved=forward.after_input_saved,
             output_saved=False,
-            forward_peak=forward.after_peak,
+            forward_peak=max(self._together - forward.before_kept, forward.after_peak),
             drop_peak=None,
             backward_peak=turn.after_peak,
-            gradient_bytes=max(turn.after_gradient, 0),
+            gradient_bytes=max(turn.after_live - forward.loss_bytes, 0),
             forward_time=times[1],
             recompute_time=times[1],
             backward_time=times[2],
@@ -276,7 +248,7 @@ class _Run:
             held += saved
         else:
             output_saved = kept or self._output_handed
-            if self.link.output_held and not output_saved:
+            if self._output_held and not output_saved:
                 local += made
             before = Peaks(
                 input_bytes=held,

@@ -88,15 +88,7 @@ def measure(
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A training step up to the optimizer, from empty gradients.
-
-    Attributes
-    ----------
-    model, inputs, loss_fn
-        What runs.
-    ambient
-        The autocast of its forward.
-    """
+    """A training step up to the optimizer, from empty gradients; its forward under `ambient`."""
 
     model: nn.Module
     inputs: Any

@@ -101,18 +101,21 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """The findings as JSON values; of the plan what it says of peak and budget."""
-        values = {name: value for name, value in asdict(_bare(self)).items() if name != "plan"}
+        # With the plan asdict would copy it, item by item.
+        values = asdict(replace(self, plan=None))  # type: ignore[arg-type]
+        del values["plan"]
         names = ("predicted_peak_bytes", "budget_bytes", "margin_bytes", "leaked_bytes", "ok")
         return {**values, **{name: getattr(self, name) for name in names}}
 
     def __str__(self) -> str:
+        left, without = format_bytes(self.left_bytes), format_bytes(self.left_bytes_without)
         head = f"{'as planned' if self.ok else 'NOT as planned'}, on {self.device} tensors"
         lines = [
             ("gradient", _GRADIENTS[self.gradients].format(self.largest_difference)),
             ("state", _STATES[self.state]),
             ("forwards", self._forwards_text()),
             ("peak", self._peak_text()),
-            ("left", self._left_text()),
+            ("left", f"{left} after the step, {without} without the plan"),
         ]
         text = "\n".join([head, *labelled(lines)])
         return text if self.parted is None else f"{text}\n{wrapped(self.parted)}"
@@ -136,15 +139,6 @@ class Verification:
             return text
         verdict = "within" if self.within_budget else "ABOVE"
         return f"{text}; {verdict} {format_bytes(self.budget_bytes)}"
-
-    def _left_text(self) -> str:
-        without = f"{format_bytes(self.left_bytes_without)} without the plan"
-        return f"{format_bytes(self.left_bytes)} after the step, {without}"
-
-
-def _bare(found: Verification) -> Verification:
-    # asdict would copy the plan, item by item.
-    return replace(found, plan=None)  # type: ignore[arg-type]
 
 
 _GRADIENTS = {

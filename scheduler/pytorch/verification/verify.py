@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,22 +83,24 @@ def verify(
         with apply(plan, model, blocks):
             found, mine = measured(), computed()
     planned = {name: plan.forwards[name] for name in names}
-    compared = _compare(values, again, mine, model)
-    return Verification(
+    verification = Verification(
         plan,
         device,
-        compared.gradients,
-        compared.largest_difference,
-        compared.deterministic,
-        compared.state,
-        planned,
-        found.forwards,
-        found.peak_bytes,
-        without.peak_bytes,
-        found.left_bytes,
-        without.left_bytes,
-        _forwards_part(planned, found.forwards) or compared.parted,
+        gradients="not compared",
+        largest_difference=0.0,
+        deterministic=None,
+        state="not compared",
+        planned_forwards=planned,
+        forwards=found.forwards,
+        peak_bytes=found.peak_bytes,
+        peak_bytes_without=without.peak_bytes,
+        left_bytes=found.left_bytes,
+        left_bytes_without=without.left_bytes,
+        parted=_forwards_part(planned, found.forwards),
     )
+    if values is None or again is None or mine is None:
+        return verification
+    return _compared(verification, values, again, mine, [n for n, _ in model.named_buffers()])
 
 
 @dataclass(frozen=True)
@@ -133,20 +135,10 @@ class _Values:
             return cls(outputs, _digest(loss), gradients, state)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    gradients: str = "not compared"
-    largest_difference: float = 0.0
-    deterministic: bool | None = None
-    state: str = "not compared"
-    parted: str | None = None
-
-
-def _compare(
-    values: _Values | None, again: _Values | None, mine: _Values | None, model: nn.Module
-) -> _Comparison:
-    if values is None or again is None or mine is None:
-        return _Comparison()
+def _compared(
+    found: Verification, values: _Values, again: _Values, mine: _Values, buffers: list[str]
+) -> Verification:
+    """What was found, with what is to be said of values: without the plan, again, and with it."""
     noise, _ = _farthest(values.gradients, again.gradients)
     same = values.outputs == again.outputs and values.state == again.state
     deterministic = not noise and same and values.loss == again.loss
@@ -159,15 +151,21 @@ def _compare(
     if deterministic:
         equal = values.loss == mine.loss and values.state == mine.state
         state = "equal" if equal else "different"
-    parted = None
-    if deterministic:
+    parted = found.parted
+    if parted is None and deterministic:
         parted = _outputs_part(values.outputs, mine.outputs)
     if parted is None and gradients == "different":
         parted = _gradients_part(values, mine, worst)
     if parted is None and state == "different":
-        names = [name for name, _ in model.named_buffers()]
-        parted = _state_parts(values, mine, names)
-    return _Comparison(gradients, far, deterministic, state, parted)
+        parted = _state_parts(values, mine, buffers)
+    return replace(
+        found,
+        gradients=gradients,
+        largest_difference=far,
+        deterministic=deterministic,
+        state=state,
+        parted=parted,
+    )
 
 
 def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[float, str]:
