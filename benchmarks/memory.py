@@ -122,9 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_formulas(rows: Sequence[Comparison]) -> None:
-    print(
-        "\nBy a documented formula (scheduler/memory/published.py), and by this package's count:\n"
-    )
+    print("\nBy a documented formula (tests/memory/published.py), and by this package's count:\n")
     table = [("n", "formula", "error", "count", "error", "why")]
     for one in rows:
         count, error = "-", ""

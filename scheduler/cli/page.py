@@ -7,13 +7,8 @@ from importlib import resources
 from typing import NamedTuple
 
 from scheduler.common.text import format_both, format_bytes, format_time
-from scheduler.planning.chain.sweep import ChainFrontier
 from scheduler.planning.comparison import Comparison
-from scheduler.planning.curve import curve_picture
 from scheduler.planning.frontier import Frontier
-from scheduler.planning.graph.compare import GraphComparison
-from scheduler.planning.graph.frontier import GraphFrontier
-from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.pictures import WIDTH, strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
 from scheduler.plans.rows import plan_rows, policy_sentences, rows_cells
@@ -30,6 +25,9 @@ MOST_ROWS = 200
 """Rows of a plan that the report has."""
 
 _METHODS_WITH_A_CLASS = ("auto", "staged")
+
+_METHOD_COLUMNS = 5
+"""Columns of the methods that the report has, beside their names."""
 
 
 class Files(NamedTuple):
@@ -78,7 +76,7 @@ def plan_report(
     budget = "" if plan.budget_bytes is None else "budget "
     return _filled(
         title=f"{name}: a checkpointing plan",
-        lead=f"{own.size}; {budget}{_budget(plan)}; {_standing(plan)}.",
+        lead=f"{own.size}; {budget}{_budget(plan)}; {plan.standing}.",
         facts=_facts(plan, plan.replay(own).set_by),
         timeline=_both(lambda width: timeline_picture(plan, own, width)),
         strip=_both(lambda width: strip_picture(plan, name, width)),
@@ -115,33 +113,13 @@ def _both(draw: Callable[[float], str]) -> dict[str, object]:
 
 def _others(frontier: Frontier, plan: Plan, comparison: Comparison) -> dict[str, object]:
     """The plan between all others of its costs."""
-    cells, chosen = _method_cells(comparison)
-    notes = [f"{row.method}: {row.note}" for row in comparison.rows if row.note]
     return {
-        "curve": _both(lambda width: curve_picture(frontier, plan, comparison, width)),
-        "known": _known(frontier),
-        "rows": cells,
-        "chosen": chosen,
-        "notes": [comparison.conclusion(), *notes],
+        "curve": _both(lambda width: frontier.picture(plan, comparison, width)),
+        "known": frontier.remarks,
+        "rows": comparison.cells(_METHOD_COLUMNS),
+        "chosen": [comparison.rows.index(comparison.optimal)],
+        "notes": [comparison.conclusion(), *comparison.notes()],
     }
-
-
-def _known(frontier: Frontier) -> list[str]:
-    """How far the points of a curve can be trusted, where they are not all optimal plans."""
-    if isinstance(frontier, ChainFrontier):
-        words = "Each point was solved for its own budget; between two there are more."
-        if frontier.missing:
-            words += (
-                f" {frontier.missing} smaller budgets were left out for lack of time; a larger "
-                "time limit has more of them."
-            )
-        return [words]
-    if isinstance(frontier, GraphFrontier) or frontier.exact:
-        return []
-    return [
-        "The points are thinned: each is a plan, but faster ones may exist. How far the optimum at "
-        "a peak is known is said below."
-    ]
 
 
 def _facts(plan: Plan, set_by: str) -> list[tuple[str, str, str]]:
@@ -162,7 +140,7 @@ def _facts(plan: Plan, set_by: str) -> list[tuple[str, str, str]]:
             format_time(plan.lower_bound_time, unit),
             f"gap {format_percent(plan.gap)}",
         ),
-        ("status", _standing(plan), f"method {plan.method}"),
+        ("status", plan.standing, f"method {plan.method}"),
     ]
 
 
@@ -172,39 +150,11 @@ def _budget(plan: Plan) -> str:
     return format_both(plan.budget_bytes)
 
 
-def _standing(plan: Plan) -> str:
-    return plan.standing if isinstance(plan, GraphPlan) else plan.status
-
-
-def _method_cells(comparison: Comparison) -> tuple[list[tuple[str, ...]], list[int]]:
-    """The comparison as it is read, without how long it took; and the best row."""
-    of_graph = isinstance(comparison, GraphComparison)
-    header = ("method", "peak", "fits", "time", "overhead")
-    last_label = "gap" if of_graph else "optimum at that peak"
-    cells: list[tuple[str, ...]] = [(*header, last_label)]
-    for row in comparison.rows:
-        if row.peak_bytes is None or row.time is None or row.overhead is None:
-            cells.append((row.label, "–", "–", "–", "–", "–"))
-            continue
-        last = getattr(row, "gap", None) if of_graph else row.optimal_overhead_at_peak
-        cells.append(
-            (
-                row.label,
-                format_bytes(row.peak_bytes),
-                "yes" if row.fits else "no",
-                format_time(row.time, comparison.time_unit),
-                format_percent(row.overhead),
-                "–" if last is None else format_percent(last),
-            )
-        )
-    return cells, [comparison.rows.index(comparison.optimal)]
-
-
 def _commands(plan: Plan, files: Files) -> list[str]:
     budget = plan.peak_bytes if plan.budget_bytes is None else plan.budget_bytes
     options = f" --method {plan.method}"
     options += f" --reserved {plan.reserved_bytes}" if plan.reserved_bytes else ""
-    if isinstance(plan, GraphPlan) and plan.method in _METHODS_WITH_A_CLASS:
+    if plan.method in _METHODS_WITH_A_CLASS:
         options += f" --optimal-in {plan.plan_class}"
     costs = files.costs.removeprefix("--costs ")
     of_file = costs != files.costs  # show replays a plan on a cost file only

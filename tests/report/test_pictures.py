@@ -21,15 +21,13 @@ from scheduler.cli.page import Files, plan_report
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import format_bytes
 from scheduler.planning.certify import certified
-from scheduler.planning.curve import curve_picture
-from scheduler.planning.graph.frontier import GraphFrontier
+from scheduler.planning.request import Budget
 from scheduler.plans.pictures import plan_picture, strip_picture, timeline_picture
 from scheduler.report.curve import Curve, Mark
 from scheduler.report.figure import COLOURS, plot
 from scheduler.report.labels import clean
 from scheduler.report.svg import _DARK, svg
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep, keep_all
+from solvers.schedule import Checkpoint, Item, Items, Keep, keep_all
 from solvers.solution import Solution
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.svg_reading import SVG, check_texts, facts, of_class, parsed, text_boxes
@@ -43,9 +41,9 @@ WIDTHS = (880, 360)
 def plan_of(costs: CostGraph, items: tuple[Item, ...], budget: int | None = None) -> Plan:
     """A plan that nobody solved for."""
     chain = costs.to_chain()
-    done = replay(chain, items)
-    solution = Solution(items, done.peak_bytes, done.time, lower_bound_time=0)
-    return certified(costs, chain, solution, method="by hand", budget_bytes=budget)
+    solution = Solution.of(chain, Items(items), 0)
+    size = None if budget is None else Budget(budget)
+    return certified(costs, chain, solution, method="by hand", size=size)
 
 
 def random_costs(length: int, seed: int) -> CostGraph:
@@ -180,7 +178,7 @@ def test_keeping_everything_is_drawn_for_comparison() -> None:
 def test_a_curve_has_every_method_where_it_is(width: int) -> None:
     plan = PLANS["solved"]
     comparison = compare(EXAMPLE, budget="1GB", reserved="10MB")
-    root = parsed(curve_picture(FRONTIER, plan, comparison, width))
+    root = parsed(FRONTIER.picture(plan, comparison, width))
     shown = {
         each.get("data-method"): (int(each.get("data-bytes", "")), float(each.get("data-time", "")))
         for each in of_class(root, "method")
@@ -211,23 +209,23 @@ def test_the_bounds_of_a_sweep_hold_for_smaller_budgets() -> None:
     bounds = artists(sweep.plot())["bound"]
     assert bounds.get_drawstyle() == "steps-pre"
     drawn = list(zip(bounds.get_xdata(), bounds.get_ydata(), strict=True))
-    assert isinstance(sweep, GraphFrontier)
+    assert sweep.plans
     for plan in sweep.plans:
         assert plan.budget_bytes is not None or plan.method == "keep-all"
         assert (plan.budget_bytes or plan.peak_bytes, plan.lower_bound_time) in drawn
     # Between two budgets the stairs have the bound of the larger one, which is below every plan.
     for peak, time in sweep:
         assert next(bound for budget, bound in drawn if budget >= peak) <= time
-    check_texts(parsed(curve_picture(sweep)))
+    check_texts(parsed(sweep.picture()))
 
 
 def test_a_thinned_frontier_claims_nothing() -> None:
     thinned = frontier(EXAMPLE, max_points=16)
     assert not thinned.exact
-    root = parsed(curve_picture(thinned))
+    root = parsed(thinned.picture())
     assert "near-optimal plans" in root.findtext(f"{SVG}desc", "")
     assert not of_class(root, "void")
-    assert of_class(parsed(curve_picture(FRONTIER)), "void")
+    assert of_class(parsed(FRONTIER.picture()), "void")
 
 
 # --- what happens to each layer ------------------------------------------------------------------
@@ -304,7 +302,7 @@ def test_a_timeline_shows_what_options_make_again() -> None:
 
 def every_picture() -> list[str]:
     plan = PLANS["solved"]
-    pictures = [curve_picture(FRONTIER, plan, compare(EXAMPLE, budget="1GB"))]
+    pictures = [FRONTIER.picture(plan, compare(EXAMPLE, budget="1GB"))]
     for each in PLANS.values():
         pictures += [timeline_picture(each), strip_picture(each)]
     return pictures
@@ -366,7 +364,7 @@ def test_names_of_any_kind_are_drawn() -> None:
         pictures = (
             timeline_picture(plan, width=width),
             strip_picture(plan, costs.name, width),
-            curve_picture(frontier(costs), plan, compare(costs, budget=10**6), width),
+            frontier(costs).picture(plan, compare(costs, budget=10**6), width),
         )
         for picture in pictures:
             assert "<script" not in picture
@@ -385,7 +383,7 @@ def test_what_a_notebook_shows() -> None:
     graph = PLANS["graph"]
     assert isinstance(graph, GraphPlan)
     assert 'data-picture="timeline"' in (graph._repr_svg_() or "")
-    assert FRONTIER._repr_svg_() == curve_picture(FRONTIER)
+    assert FRONTIER._repr_svg_() == FRONTIER.picture()
 
 
 def test_a_plan_of_a_thousand_layers_is_not_large() -> None:

@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from solvers.graph.lowering import Operations, Run, Value
-from solvers.graph.milp.mip import Floats, Ints, Rows
-from solvers.graph.solution import PlanClass
+from solvers.graph.milp import Floats, Ints, Rows
+from solvers.solution import PlanClass
 
 __all__ = ["Formulation"]
 
@@ -66,14 +66,12 @@ class _RowList:
         self.lower.append(lower)
         self.upper.append(upper)
 
-    def done(self) -> Rows:
-        return Rows(
-            np.array(self.starts, np.int64),
-            np.array(self.columns, np.int64),
-            np.array(self.factors, np.float64),
-            np.array(self.lower, np.float64),
-            np.array(self.upper, np.float64),
-        )
+    def done(self, width: int) -> Rows:
+        from scipy.sparse import csr_array
+
+        shape = len(self.lower), width
+        matrix = csr_array((self.factors, self.columns, self.starts), shape)
+        return Rows(matrix, np.array(self.lower), np.array(self.upper))
 
 
 class Formulation:
@@ -152,7 +150,7 @@ class Formulation:
         for pair, column in self.keep.items():
             if pair[0] != pair[1]:
                 rows.at_least([self.run[pair]], [column])
-        self.rows = rows.done()
+        self.rows = rows.done(len(self._cost))
 
     def _made(self, value: Value, stage: int) -> int:
         """The column that says that `stage` makes the value."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from solvers.graph.exact.formulation import NONE, Formulation
 from solvers.graph.heuristics.greedy import Keenness, by_distance, evicting
 from solvers.graph.lowering import Run
-from solvers.graph.milp.mip import Floats
+from solvers.graph.milp import Floats
 
 __all__ = ["THRESHOLDS", "roundings"]
 

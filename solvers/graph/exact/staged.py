@@ -12,7 +12,7 @@ import numpy as np
 
 from solvers.graph.exact.formulation import ONE, Formulation
 from solvers.graph.exact.rounding import roundings
-from solvers.graph.milp.mip import Answer, Floats, Program, Rows
+from solvers.graph.milp import Answer, Floats, Ints, Program, Rows
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.search import Search
 
@@ -153,12 +153,8 @@ class _Proof:
             return False
         # HiGHS's tolerances are absolute, and it takes factors below 1e-9 for none.
         share = float(np.abs(sizes[chosen]).max(initial=1))
-        self.memory_rows[stage, step] = Rows(
-            np.array([0, np.count_nonzero(chosen)]),
-            columns[chosen],
-            sizes[chosen] / share,
-            np.array([-np.inf]),
-            np.array([room / share]),
+        self.memory_rows[stage, step] = self._row(
+            columns[chosen], sizes[chosen] / share, room / share
         )
         return True
 
@@ -239,16 +235,17 @@ class _Proof:
             columns, sizes = columns[chosen], sizes[chosen]
             held = (sizes > 0) & (solution[columns] > 0.5)
             saving = (sizes < 0) & (solution[columns] < 0.5)
-            taken = held | saving
-            self.cuts.append(
-                Rows(
-                    np.array([0, np.count_nonzero(taken)]),
-                    columns[taken],
-                    np.where(held, 1.0, -1.0)[taken],
-                    np.array([-np.inf]),
-                    np.array([np.count_nonzero(held) - 1.0]),
-                )
-            )
+            taken, signs = held | saving, np.where(held, 1.0, -1.0)
+            limit = np.count_nonzero(held) - 1.0
+            self.cuts.append(self._row(columns[taken], signs[taken], limit))
+
+    def _row(self, columns: Ints, factors: Floats, upper: float) -> Rows:
+        """The one row ``factors x ≤ upper``."""
+        from scipy.sparse import csr_array
+
+        shape = 1, len(self.formulation)
+        matrix = csr_array((factors, columns, [0, len(columns)]), shape)
+        return Rows(matrix, np.array([-np.inf]), np.array([upper]))
 
     def _solve(self, *, integer: bool) -> Answer | None:
         formulation, search = self.formulation, self.search
@@ -258,12 +255,7 @@ class _Proof:
             formulation.lower,
             self.upper,
             formulation.integer if integer else nothing,
-            Rows.stacked([formulation.rows, *self.memory_rows.values(), *self.cuts]),
+            [formulation.rows, *self.memory_rows.values(), *self.cuts],
         )
         hint = formulation.point(search.runs) if integer and search.runs else None
-
-        def watch(_: float, bound: float) -> None:
-            # Not its best solution: that may break a memory row that is not there yet.
-            self._raise_bound(bound)
-
-        return search.solved(program, hint=hint, watch=watch if integer else None)
+        return search.solved(program, hint=hint, watch=self._raise_bound)

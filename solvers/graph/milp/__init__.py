@@ -1,1 +1,0 @@
-"""Integer programs, and the solver that is called on them."""
