@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from scheduler.common.text import format_both, format_bytes, format_time
-from scheduler.report.figure import AROUND_TITLES, COLOURS, Margins, Sheet
+from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, along, said_bytes, said_time, shortened, text_width
 from scheduler.report.tables import format_percent
 
@@ -34,7 +35,8 @@ class Mark(NamedTuple):
     time: float
 
 
-class Curve(NamedTuple):
+@dataclass(frozen=True)
+class Curve:
     """What the picture shows.
 
     Attributes
@@ -77,6 +79,8 @@ class Curve(NamedTuple):
     budget_bytes: int | None
     reserved_bytes: int
 
+    margins = AROUND_TITLES
+
     @property
     def title(self) -> str:
         """The model's name, and what is shown."""
@@ -104,10 +108,6 @@ class Curve(NamedTuple):
                 f"no plan within its budget takes less than {format_time(self.bound_time, unit)}."
             )
         return " ".join(said)
-
-    def margins(self) -> Margins:
-        """Room for the titles of the axes."""
-        return AROUND_TITLES
 
     def height(self, is_wide: bool) -> float:
         """As high as it reads best."""

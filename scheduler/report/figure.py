@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.common.errors import SchedulerError
 from scheduler.report.labels import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "STYLE", "Margins", "Note", "Picture", "Sheet", "can_draw", "frame", "plot"]
+__all__ = ["COLOURS", "STYLE", "Picture", "Sheet", "can_draw", "frame", "plot"]
 __all__ += ["require"]
 
 # Okabe and Ito's colours, darker on white where they must carry a line.
@@ -50,54 +50,27 @@ STYLE: Any = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.labelcolor": COLOURS["muted"],
-    "axes.labelsize": SIZE,
-    "axes.linewidth": 1,
     **{f"axes.spines.{side}": False for side in ("left", "top", "right")},
     "figure.dpi": 144,
-    "figure.autolayout": False,
-    "figure.constrained_layout.use": False,
     "figure.facecolor": COLOURS["paper"],
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
     "font.size": SIZE,
     "grid.color": COLOURS["grid"],
-    "grid.linewidth": 1,
     "legend.frameon": False,
     "text.color": COLOURS["ink"],
     "xtick.color": COLOURS["muted"],
-    "xtick.labelsize": SIZE,
-    "xtick.major.size": 5,
     "ytick.color": COLOURS["muted"],
-    "ytick.labelsize": SIZE,
     "ytick.major.pad": 8,
     "ytick.major.size": 0,
 }
 """How figures that are made here look; axes of others keep their style."""
 
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
-_TIMES = ("ns", "us", "ms", "s")
+_TIMES = ("s", "ms", "us", "ns")
 
 Points = Sequence[tuple[float, float]]
 
-
-class Margins(NamedTuple):
-    """Points around axes, for what stands beside them."""
-
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-
-AROUND_TITLES = Margins(66, 24, 26, 52)
-
-
-class Note(NamedTuple):
-    """What SVG says of a part of a picture: its class, its tooltip and its ``data-`` attributes."""
-
-    part: str
-    tip: str
-    data: dict[str, object]
+AROUND_TITLES = (66.0, 24.0, 26.0, 52.0)
+"""Margins of axes with titles."""
 
 
 class Picture(Protocol):
@@ -110,8 +83,9 @@ class Picture(Protocol):
     def subtitle(self) -> str:
         """What a reader should know of it, in a sentence or two."""
 
-    def margins(self) -> Margins:
-        """What its axes need around them."""
+    @property
+    def margins(self) -> tuple[float, float, float, float]:
+        """Points that its axes need around them: left, right, above and below."""
 
     def height(self, is_wide: bool) -> float:
         """Points that its axes are high."""
@@ -134,12 +108,12 @@ class Sheet:
     labels
         Places for labels, in points from the lower left corner of the axes, growing downwards.
     notes
-        What is to be said of artists, by their names (``gid``).
+        What SVG says of artists, by their names (``gid``): class, tooltip, ``data-`` attributes.
     """
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
-        self.notes: dict[str, Note] = {}
+        self.notes: dict[str, tuple[str, str, dict[str, object]]] = {}
         self.figure: Any = axes.figure
         self._points = 72 / axes.figure.dpi
         box = axes.get_window_extent()
@@ -151,7 +125,7 @@ class Sheet:
         """Name an artist, and say what it is."""
         name = part if part not in self.notes else f"{part}-{len(self.notes)}"
         artist.set_gid(name)
-        self.notes[name] = Note(part, tip, data)
+        self.notes[name] = (part, tip, data)
 
     def at(self, points: Points) -> list[tuple[float, float]]:
         """Where values stand on the axes, in the points of `labels`."""
@@ -228,24 +202,26 @@ class Sheet:
 
     def bytes(self, last: float, title: str, *, is_up: bool = False) -> None:
         """Mark bytes, across or up, in the unit that `last` reads best in."""
-        size, unit = next((size, unit) for size, unit in _BINARY if last >= size or size == 1)
-        self._scale(size, f"{title}, {unit}", is_up)
+        self._scale(_BINARY, last, title, is_up)
 
     def times(
         self, last: float, title: str, unit: str, *, is_up: bool = False, log: bool = False
     ) -> None:
         """The same for times given in `unit`."""
-        size = 1.0
+        units = [(1.0, unit)]
         if unit in _TIMES:
-            step = _TIMES.index(unit)
-            while last / size >= 1000 and step < len(_TIMES) - 1:
-                size, step = size * 1000, step + 1
-            while last / size < 1 and step > 0:
-                size, step = size / 1000, step - 1
-            unit = _TIMES[step]
-        self._scale(size, f"{title}, {unit}", is_up, log)
+            own = _TIMES.index(unit)
+            units = [(1000.0 ** (own - i), each) for i, each in enumerate(_TIMES)]
+        self._scale(units, last, title, is_up, log)
 
-    def _scale(self, size: float, title: str, is_up: bool, log: bool = False) -> None:
+    def _scale(
+        self,
+        units: Sequence[tuple[float, str]],
+        last: float,
+        title: str,
+        is_up: bool,
+        log: bool = False,
+    ) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
         class Round(MaxNLocator):
@@ -255,6 +231,7 @@ class Sheet:
                 ticks: Any = super().tick_values(vmin / size, vmax / size)
                 return ticks * size
 
+        size, unit = next((each for each in units if last >= each[0]), units[-1])
         axis = self.axes.yaxis if is_up else self.axes.xaxis
         most = 6 if is_up else 8 if self.is_wide else 4
         axis.set_major_locator(
@@ -262,7 +239,7 @@ class Sheet:
         )
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:.10g}"))
-        axis.set_label_text(title)
+        axis.set_label_text(f"{title}, {unit}")
 
 
 def can_draw() -> bool:
@@ -298,8 +275,8 @@ def frame(picture: Picture, width: float = 880) -> Sheet:
     """The picture in a figure of its own, so many points wide, under a heading and a legend."""
     from matplotlib.figure import Figure
 
-    margins = picture.margins()
-    plot_width = width - margins.left - margins.right
+    left, right, above, below = picture.margins
+    plot_width = width - left - right
     plot_height = picture.height(plot_width > 500)
     figure = Figure((plot_width / 72, plot_height / 72))
     sheet = Sheet(figure.add_axes((0, 0, 1, 1)))
@@ -307,10 +284,10 @@ def frame(picture: Picture, width: float = 880) -> Sheet:
     # Only now is it known what the legend says. The axes keep their size, and so their labels.
     lines = filled(picture.subtitle(), width - 32)
     rows = _legend_rows(sheet.axes, width)
-    top = 44 + 16 * len(lines) + 18 * len(rows) + margins.top
-    height = top + plot_height + margins.bottom
+    top = 44 + 16 * len(lines) + 18 * len(rows) + above
+    height = top + plot_height + below
     figure.set_size_inches(width / 72, height / 72)
-    corner = (margins.left / width, margins.bottom / height)
+    corner = (left / width, below / height)
     sheet.axes.set_position((*corner, plot_width / width, plot_height / height))
     sheet.axes.yaxis.label.set(rotation=0, horizontalalignment="left", verticalalignment="baseline")
     sheet.axes.yaxis.set_label_coords(-50 / plot_width, 1 + 14 / plot_height)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.report.figure import COLOURS, Margins, Sheet
+from scheduler.report.figure import COLOURS, Sheet
 from scheduler.report.labels import SIZE, Side, clean, shortened, text_width
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class _Row(NamedTuple):
     bottom: float
 
 
-class Strip(NamedTuple):
+@dataclass(frozen=True)
+class Strip:
     """What the picture shows.
 
     Attributes
@@ -102,9 +104,10 @@ class Strip(NamedTuple):
             said += f" Segments nest {deepest} deep; the outer {_MOST_LEVELS} levels are drawn."
         return said
 
-    def margins(self) -> Margins:
+    @property
+    def margins(self) -> tuple[float, float, float, float]:
         """Room for the positions of the rows, and above each row for its names."""
-        return Margins(24 + text_width(str(len(self.cells) - 1)), 16, 20, 18)
+        return 24 + text_width(str(len(self.cells) - 1)), 16, 20, 18
 
     def height(self, is_wide: bool) -> float:
         """As high as the rows need."""
@@ -215,9 +218,5 @@ def _rectangle(
 
 
 def _text(sheet: Sheet, x: float, y: float, words: str, side: Side = "left") -> None:
-    style: dict[str, Any] = {
-        "color": COLOURS["muted"],
-        "fontsize": SIZE,
-        "horizontalalignment": side,
-    }
-    sheet.axes.text(x, y, clean(words), verticalalignment="baseline", parse_math=False, **style)
+    style: dict[str, Any] = {"color": COLOURS["muted"], "fontsize": SIZE, "ha": side}
+    sheet.axes.text(x, y, clean(words), va="baseline", parse_math=False, **style)

@@ -26,7 +26,6 @@ _DARK = {
     "muted": "#9da7b3",
     "grid": "#30363d",
     "first": "#3d9bd6",
-    "again": "#e69f00",
     "nested": "#f0763a",
     "option": "#2fbf94",
     "back": "#6e7781",
@@ -95,13 +94,12 @@ def _say(root: ElementTree.Element, sheet: Sheet) -> None:
             each.set("d", _drawn(each.attrib["d"]))
         note = sheet.notes.get(each.attrib.pop("id", ""))
         if note is not None:
-            each.set("class", note.part)
-            for key, value in note.data.items():
+            part, tip, data = note
+            each.set("class", part)
+            for key, value in data.items():
                 each.set(f"data-{key}", clean(str(value)))
-            if note.tip:
-                tip = ElementTree.Element("title")
-                tip.text = clean(note.tip)
-                each.insert(0, tip)
+            if tip:
+                each.insert(0, _element("title", tip))
 
 
 def _drawn(path: str) -> str:
@@ -140,9 +138,13 @@ def _whole(root: ElementTree.Element, picture: Picture) -> None:
     del root.attrib["version"]
     heads = (("title", picture.title), ("desc", picture.subtitle()), ("style", _style()))
     for i, (tag, words) in enumerate(heads):
-        head = ElementTree.Element(tag)
-        head.text = clean(words)
-        root.insert(i, head)
+        root.insert(i, _element(tag, words))
+
+
+def _element(tag: str, words: str) -> ElementTree.Element:
+    element = ElementTree.Element(tag)
+    element.text = clean(words)
+    return element
 
 
 def _style() -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scheduler.common.text import format_both, format_bytes, format_time
-from scheduler.report.figure import AROUND_TITLES, COLOURS, Margins, Sheet
+from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, said_bytes, said_time, shortened
 
 __all__ = ["Bar", "Timeline"]
@@ -24,7 +25,8 @@ class Bar(NamedTuple):
     bytes: int
 
 
-class Timeline(NamedTuple):
+@dataclass(frozen=True)
+class Timeline:
     """What the picture shows.
 
     Attributes
@@ -52,6 +54,8 @@ class Timeline(NamedTuple):
     budget_bytes: int | None
     reserved_bytes: int
 
+    margins = AROUND_TITLES
+
     @property
     def title(self) -> str:
         """The model's name, and what is shown."""
@@ -70,10 +74,6 @@ class Timeline(NamedTuple):
             said += f" The budget, {format_both(self._available)}, lies far above."
         return said
 
-    def margins(self) -> Margins:
-        """Room for the titles of the axes."""
-        return AROUND_TITLES
-
     def height(self, is_wide: bool) -> float:
         """As high as it reads best."""
         return 270 if is_wide else 190
@@ -88,25 +88,16 @@ class Timeline(NamedTuple):
         sheet.bytes(top, "memory in use", is_up=True)
         edges, columns = _columns(self.bars, total / (2 * sheet.width))
         for kind, words in _KINDS.items():
-            values = [bar.bytes if bar.kind == kind else float("nan") for bar in columns]
             if any(bar.kind == kind for bar in columns):
-                area: dict[str, Any] = {
-                    "fill": True,
-                    "color": COLOURS[kind],
-                    "linewidth": 0,
-                    "label": words,
-                }
-                sheet.note(sheet.axes.stairs(values, edges, **area), kind)
+                values = [bar.bytes if bar.kind == kind else float("nan") for bar in columns]
+                style: dict[str, Any] = {"color": COLOURS[kind], "linewidth": 0, "label": words}
+                sheet.note(sheet.axes.stairs(values, edges, fill=True, **style), kind)
         self._block(sheet, edges, columns)
         if self._has_all:
             edges, columns = _columns(self.keep_all, total / (2 * sheet.width))
-            line: dict[str, Any] = {
-                "color": COLOURS["muted"],
-                "linestyle": (0, (3, 3)),
-                "linewidth": 1,
-            }
             values = [bar.bytes for bar in columns]
-            drawn = sheet.axes.stairs(values, edges, label="keeping everything", **line)
+            style = {"color": COLOURS["muted"], "linewidth": 1, "linestyle": (0, (3, 3))}
+            drawn = sheet.axes.stairs(values, edges, label="keeping everything", **style)
             sheet.note(drawn, "keep-all")
             self._block(sheet, edges, columns, softly=True)
         if limit is not None:

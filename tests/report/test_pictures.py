@@ -332,7 +332,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("colours", [COLOURS, _DARK])
+@pytest.mark.parametrize("colours", [COLOURS, COLOURS | _DARK])
 def test_colours_can_be_told_apart(colours: dict[str, str]) -> None:
     for words in ("ink", "muted", "limit"):
         assert contrast(colours[words], colours["paper"]) >= 4.5

@@ -56,11 +56,14 @@ def run(arguments: Namespace) -> int:
     """Write one HTML file, or one picture; status 2 when the costs do not belong."""
     from scheduler.cli.page import plan_report
     from scheduler.plans.pictures import strip_picture, timeline_picture
+    from scheduler.report.figure import require
 
     if arguments.picture is not None and arguments.picture not in PICTURES:
         raise SchedulerError(
             f"there is no picture {arguments.picture!r}; choose {', '.join(PICTURES)}"
         )
+    for package in ("matplotlib", *(["jinja2"] if arguments.picture is None else [])):
+        require(package, "a report")  # before anything is solved
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
     check_output(arguments.output)
     plan = read_plan(arguments.plan)
