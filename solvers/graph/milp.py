@@ -31,6 +31,9 @@ Watch = Callable[[float], None]
 _POLL = 0.05
 """Seconds between two looks at whether to stop, and at the bound."""
 
+_GRACE = 3.0
+"""Seconds that HiGHS may be late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -120,19 +123,23 @@ def solve(
             event.interrupt()
 
     highs.cbMipInterrupt.subscribe(look)
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(highs.run)
-        try:
-            while not run.done() and not stop():
-                wait([run], _POLL)
-                if watch is not None and bounds:
-                    watch(bounds[-1])
-                    bounds.clear()
-        finally:
-            # On Ctrl-C too. HiGHS asks back in its tree search only; at the time it looks in all
-            # phases, presolve included.
-            ended = True
-            highs.setOptionValue("time_limit", 0.0)
+    pool = ThreadPoolExecutor(1)
+    run = pool.submit(highs.run)
+    try:
+        while not run.done() and not stop():
+            wait([run], _POLL)
+            if watch is not None and bounds:
+                watch(bounds[-1])
+                bounds.clear()
+    finally:
+        # On Ctrl-C too. HiGHS asks back in its tree search only; at the time it looks in nearly
+        # all phases, presolve included. In the rest of large programs it is left to itself.
+        ended = True
+        highs.setOptionValue("time_limit", 0.0)
+        wait([run], _GRACE)
+        pool.shutdown(wait=run.done())
+    if not run.done():
+        return Answer(None, np.inf, -np.inf, finished=False)
     run.result()
     highs.disableCallbacks()  # they refer to `highs`, which would never be freed
     return _answer(program, highs)

@@ -14,10 +14,11 @@ from typing import Any
 import highspy
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint
+from scipy.optimize import milp as scipy_milp
 from scipy.sparse import csr_array
 
-from solvers.graph import search
+from solvers.graph import milp, search
 from solvers.graph.methods import solve as solve_graph
 from solvers.graph.milp import Answer, Program, Rows, solve
 from solvers.solution import PlanClass, Status
@@ -45,7 +46,7 @@ def programs(
 def by_scipy(program: Program) -> Answer:
     """The answer of the HiGHS that scipy brings."""
     rows = [LinearConstraint(part.matrix, part.lower, part.upper) for part in program.rows]
-    result = milp(
+    result = scipy_milp(
         program.cost,
         integrality=program.integer.astype(np.int64),
         bounds=Bounds(program.lower, program.upper),
@@ -129,6 +130,13 @@ def test_control_c_ends_it() -> None:
         timer.join()
         signal.signal(signal.SIGINT, handler)
     assert threading.active_count() == before
+
+
+def test_where_it_does_not_listen_it_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milp, "_GRACE", 0.0)
+    begun = time.monotonic()
+    answer = solve(knapsacks(120), stop=lambda: time.monotonic() > begun + 0.5)
+    assert answer == Answer(None, np.inf, -np.inf, finished=False)
 
 
 def test_it_says_how_far_it_is() -> None:
