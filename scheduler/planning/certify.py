@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scheduler.common.errors import BUG
 from scheduler.costs.readers import Costs
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
@@ -12,10 +13,6 @@ from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan, Schedule
 from solvers.solution import Solution
-
-__all__ = ["BUG", "certified", "replayed"]
-
-BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
 
 
 def certified(

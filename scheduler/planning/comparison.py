@@ -15,7 +15,6 @@ from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLUMNS", "Comparison", "MethodRow", "View", "row_of"]
 
 _LONGEST = 38
 """Characters of a method's name in the table, which leaves `WIDTH` room for the rest."""

@@ -17,8 +17,6 @@ from solvers.methods import Method
 from solvers.problem import Problem
 from solvers.solution import Infeasible, Solution, Unsuitable
 
-__all__ = ["Engine", "Run", "budget_of", "read_request", "solution_of", "solve"]
-
 
 class Run(Protocol):
     """Does some work while somebody waits; see `scheduler.cli.progress.Watching.run`."""

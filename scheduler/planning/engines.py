@@ -9,8 +9,6 @@ from scheduler.planning.graph.engine import GRAPH
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
 
-__all__ = ["ENGINES", "engine_for"]
-
 ENGINES: dict[type, Engine] = {Chain: CHAIN, ComputeGraph: GRAPH, LayerGraph: GRAPH}
 """A new kind of problem adds its engine here."""
 

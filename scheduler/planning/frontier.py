@@ -23,7 +23,6 @@ from solvers.problem import Problem
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ROWS", "Frontier"]
 
 ROWS = 20
 """Points that a frontier prints."""

@@ -16,9 +16,6 @@ from solvers.chain.frontier import LEAST_POINTS, MEMORY_LIMIT
 from solvers.methods import Limits, Method
 from solvers.solution import PlanClass, Report
 
-__all__ = ["Budget", "Request", "Watch", "read_budget", "read_count", "read_limits"]
-__all__ += ["read_seconds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

@@ -13,8 +13,6 @@ from scheduler.planning.request import Budget
 from solvers.problem import Problem
 from solvers.solution import PlanClass, Solution
 
-__all__ = ["Sweep", "Swept", "Trades", "lowered"]
-
 _WIDTH = {each: width for width, each in enumerate(PlanClass)}
 
 

@@ -10,7 +10,7 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.costs.readers import Costs, as_costs
 from scheduler.plans.file.items import items_to_json, parse_items
 from scheduler.plans.kind import FoldedRow, PlanLike
-from scheduler.plans.text import indented, more_rows
+from scheduler.plans.text import indented, more_rows, span
 from scheduler.report.tables import aligned
 from solvers.chain.problem import Chain
 from solvers.replay import Moment
@@ -25,8 +25,6 @@ from solvers.schedule import (
     last_of,
 )
 from solvers.solution import PlanClass
-
-__all__ = ["CHAIN", "folded_rows", "item_lines"]
 
 MOST_ROWS = 30
 """Rows shown of a plan; what follows is counted."""
@@ -113,13 +111,9 @@ def item_lines(items: Sequence[Item], layers: Sequence[str], most: int = MOST_RO
     """One line a run of equal items, recomputed bodies indented, at most `most` and a count."""
     rows = folded_rows(items)
     shown = list(islice(rows, most))
-    lines = aligned([(indented(row.depth) + _span(row, layers), row.what) for row in shown], left=2)
+    names = [indented(row.depth) + span(layers, row.first, row.last) for row in shown]
+    lines = aligned([*zip(names, (row.what for row in shown), strict=True)], left=2)
     return [*lines, *more_rows(sum(1 for _ in rows))]
-
-
-def _span(row: FoldedRow, layers: Sequence[str]) -> str:
-    first, last = layers[row.first], layers[row.last]
-    return first if row.first == row.last else f"{first}–{last}"
 
 
 def folded_rows(items: Sequence[Item]) -> Iterator[FoldedRow]:

@@ -13,8 +13,6 @@ from scheduler.plans.plan import Plan
 from scheduler.plans.text import more_rows
 from scheduler.report.tables import WIDTH, fitted, format_percent, span_text
 
-__all__ = ["DiffRow", "PlanDiff", "diff_plans"]
-
 MOST_ROWS = 40
 """Rows shown of what differs; what follows is counted."""
 

@@ -22,8 +22,6 @@ from solvers.replay import Moment, Replay
 from solvers.schedule import IllegalPlan
 from solvers.solution import PlanClass
 
-__all__ = ["PlanFacts", "PlanReplay"]
-
 
 @dataclass(frozen=True)
 class PlanReplay:

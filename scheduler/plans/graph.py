@@ -13,14 +13,12 @@ from scheduler.common.text import counted
 from scheduler.costs.readers import Costs, as_any_costs
 from scheduler.plans.file.steps import actions_to_json, parse_actions, parse_nodes
 from scheduler.plans.kind import FoldedRow, PlanLike
-from scheduler.plans.text import more_rows
+from scheduler.plans.text import more_rows, span
 from scheduler.report.tables import aligned
 from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.schedule import Actions, GraphSchedule, Nodes
 from solvers.replay import Moment
 from solvers.solution import PlanClass
-
-__all__ = ["COMPUTE_GRAPH", "LAYER_GRAPH", "recomputed_lines"]
 
 MOST_ROWS = 20
 """Rows shown of what is recomputed; what follows is counted."""
@@ -51,7 +49,20 @@ class _GraphKind:
         return f"{named} in this order of first runs"
 
     def lines(self, plan: PlanLike) -> list[str]:
-        return recomputed_lines(plan, self.noun, self.verb)
+        """What runs more than once and how often, neighbours in one row, at most `MOST_ROWS`."""
+        counts = list(plan.forwards.values())
+        rows = [row for row in self.rows(plan) if counts[row.first] > 1]
+        if not rows:
+            return ["Nothing is recomputed."]
+        again = [count - 1 for count in counts if count > 1]
+        head = (
+            f"{len(again)} of {counted(len(counts), self.noun)} {self.verb} more than once, "
+            f"{counted(sum(again), 'extra run')} in all:"
+        )
+        names = [span(plan.layers, row.first, row.last) for row in rows[:MOST_ROWS]]
+        times = (f"{counts[row.first]} times" for row in rows)
+        lines = [*aligned(list(zip(names, times, strict=False)), left=2)]
+        return [head, *(f"  {each}" for each in [*lines, *more_rows(len(rows) - MOST_ROWS)])]
 
     def rows(self, plan: PlanLike) -> list[FoldedRow]:
         counts = list(plan.forwards.values())
@@ -120,25 +131,3 @@ def _problem(costs: Any, name: str) -> Any:
     if make is None:
         raise InvalidPlan("the plan and its costs are of different kinds of graphs")
     return make()
-
-
-def recomputed_lines(plan: PlanLike, noun: str, verb: str, most: int = MOST_ROWS) -> list[str]:
-    """What runs more than once and how often, neighbours in one row, at most `most` rows."""
-    counts = list(plan.forwards.values())
-    again = [i for i, count in enumerate(counts) if count > 1]
-    if not again:
-        return ["Nothing is recomputed."]
-    head = (
-        f"{len(again)} of {counted(len(counts), noun)} {verb} more than once, "
-        f"{counted(sum(counts[i] - 1 for i in again), 'extra run')} in all:"
-    )
-    starts = [i for i in again if not i or counts[i] != counts[i - 1]]
-    rows = []
-    for start in starts[:most]:
-        end = start
-        while end + 1 < len(counts) and counts[end + 1] == counts[start]:
-            end += 1
-        first, last = plan.layers[start], plan.layers[end]
-        rows.append((first if start == end else f"{first}–{last}", f"{counts[start]} times"))
-    lines = [*aligned(rows, left=2), *more_rows(len(starts) - most)]
-    return [head, *(f"  {line}" for line in lines)]

@@ -15,8 +15,6 @@ from solvers.replay import Moment
 from solvers.schedule import Schedule
 from solvers.solution import PlanClass
 
-__all__ = ["FoldedRow", "Kind", "PlanLike"]
-
 
 class FoldedRow(NamedTuple):
     """Equal items of one level: how deep, their first and last layer, and what is done."""

@@ -8,8 +8,6 @@ from scheduler.plans.kind import Kind
 from solvers.graph.schedule import Actions, Nodes
 from solvers.schedule import Items, Schedule
 
-__all__ = ["KINDS", "kind_of"]
-
 KINDS: dict[type, Kind] = {Items: CHAIN, Nodes: COMPUTE_GRAPH, Actions: LAYER_GRAPH}
 """A new kind of problem adds its schedule here."""
 

@@ -16,7 +16,6 @@ from solvers.replay import Moment
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["WIDTH", "plan_picture", "plot_plan", "strip_picture", "timeline_picture"]
 
 WIDTH = 880
 """Pixels of a picture where nothing else is said."""

@@ -14,9 +14,6 @@ from scheduler.plans.plan import Plan, summary_lines
 from scheduler.plans.text import indented, more_rows
 from scheduler.report.tables import fitted, span_text
 
-__all__ = ["PlanRow", "plan_rows", "plan_summary", "policy_sentences", "rows_cells", "rows_table"]
-__all__ += ["rows_text"]
-
 MOST_ROWS = 30
 """Rows shown of a plan; what follows is counted."""
 

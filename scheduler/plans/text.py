@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from solvers.schedule import Action, Backward, Compute, Forward, Hold
 
-__all__ = ["indented", "labelled", "more_rows", "peak_text", "step_text"]
-
 _DEEPEST_INDENT = 12
 
 
@@ -47,6 +45,11 @@ def indented(depth: int) -> str:
     if depth <= _DEEPEST_INDENT:
         return "  " * depth
     return f"{'  ' * (_DEEPEST_INDENT - 1)}({depth} deep) "
+
+
+def span(names: Sequence[str], first: int, last: int) -> str:
+    """The names of a run: ``h.3–h.17``."""
+    return names[first] if first == last else f"{names[first]}–{names[last]}"
 
 
 def more_rows(hidden: int) -> list[str]:

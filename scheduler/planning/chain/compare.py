@@ -20,8 +20,6 @@ from solvers.methods import Limits
 from solvers.schedule import Items
 from solvers.solution import Infeasible, Solution, Status, Unsuitable
 
-__all__ = ["Optima", "compare_chain"]
-
 _Solved = Solution[Items]
 _Optimum = Callable[[int], _Solved | None]
 

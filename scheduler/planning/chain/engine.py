@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scheduler.common.errors import (
+    BUG,
     InfeasibleBudget,
     NoPlanFound,
     UnknownMethod,
@@ -13,7 +14,7 @@ from scheduler.common.errors import (
 )
 from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.costgraph import CostGraph
-from scheduler.planning.certify import BUG, replayed
+from scheduler.planning.certify import replayed
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep, WholeFrontier
 from scheduler.planning.comparison import Comparison
@@ -26,8 +27,6 @@ from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Method
 from solvers.solution import Infeasible
-
-__all__ = ["CHAIN"]
 
 _EXACT_LAYERS = 120
 """A report has the whole exact frontier of chains up to this long, and some budgets of longer."""

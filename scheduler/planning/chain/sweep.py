@@ -20,8 +20,6 @@ from solvers.methods import Limits
 from solvers.schedule import Items
 from solvers.solution import Infeasible, Solution
 
-__all__ = ["ChainSweep", "Refusal", "WholeFrontier"]
-
 STEPS = 10
 """Even parts of keep-all's peak that a curve has a point for, where a plan fits."""
 

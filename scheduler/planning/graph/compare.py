@@ -16,8 +16,6 @@ from scheduler.plans.plan import Plan
 from scheduler.report.tables import format_percent
 from solvers.solution import PlanClass, Solution
 
-__all__ = ["COMPARE_SECONDS", "compare_graph"]
-
 COMPARE_SECONDS = 30.0
 """What each method is given where the caller says nothing."""
 

@@ -32,8 +32,6 @@ from solvers.graph.problem import Graph
 from solvers.methods import Method
 from solvers.solution import Infeasible, PlanClass, Solution
 
-__all__ = ["GRAPH"]
-
 POINTS = 8
 """Budgets of a sweep where the caller says nothing."""
 

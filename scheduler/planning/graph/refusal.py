@@ -13,8 +13,6 @@ from solvers.graph.problem import Graph
 from solvers.schedule import Action
 from solvers.solution import Infeasible, PlanClass
 
-__all__ = ["below_floor", "refusal"]
-
 
 def below_floor(graph: Graph, size: Budget, method: str) -> InfeasibleGraph | None:
     """The error for a budget that is less than what one operation needs; None: it is not."""

@@ -13,17 +13,6 @@ from scheduler.common.text import ordinal, shown
 from scheduler.plans.file.items import SCHEMA
 from solvers.problem import LIMIT
 
-__all__ = [
-    "FIELDS",
-    "PlanField",
-    "Value",
-    "check_record",
-    "check_replayed",
-    "excess",
-    "fields_schema",
-]
-__all__ += ["steps_key"]
-
 _KIND = FileKind(
     SCHEMA,
     "a plan file",

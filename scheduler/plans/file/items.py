@@ -17,8 +17,6 @@ from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
 from solvers.schedule import Checkpoint, Item, Keep, depth
 
-__all__ = ["SCHEMA", "is_plan", "items_to_json", "parse_items", "parse_plan"]
-
 SCHEMA = "checkpoint-scheduler/plan/1"
 
 _MOST_NESTED = 100

@@ -9,8 +9,6 @@ from scheduler.common.text import did_you_mean, shown
 from solvers.graph.schedule import LayerAction
 from solvers.schedule import Backward, Forward
 
-__all__ = ["actions_to_json", "parse_actions", "parse_nodes"]
-
 _ACTION = 'an action is ["forward", NAME, "keep" or "drop"] or ["backward", NAME]'
 
 
