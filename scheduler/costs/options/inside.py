@@ -2,7 +2,7 @@
 
 Everything is told by storages. A view is tied to the storage that it looks into, an operation in
 place to the one that it changes; what autograd keeps for the backward is a set of storages.
-Written down from torch by `scheduler.pytorch.profiling.operations`, from a model's sizes by
+Written down from torch by `scheduler.pytorch.profiling.options`, from a model's sizes by
 `scheduler.memory`.
 """
 
