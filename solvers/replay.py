@@ -60,9 +60,9 @@ class Replay(NamedTuple):
     @classmethod
     def of(cls, moments: list[Moment]) -> Replay:
         """The replay of these moments, at least one."""
-        during = [moment.during_bytes for moment in moments]
+        _, _, ticks, during, _, _ = zip(*moments, strict=True)
         peak = max(during)
-        return cls(tuple(moments), peak, during.index(peak), sum(each.ticks for each in moments))
+        return cls(tuple(moments), peak, during.index(peak), sum(ticks))
 
     @property
     def peak_action(self) -> Action:

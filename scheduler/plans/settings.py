@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
 from solvers.chain.problem import Chain
-from solvers.chain.segments import Segments, Tables, evaluate, plan_of, tables
+from solvers.chain.segments import Segments, Tables, evaluate, plan_of
 from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 
 __all__ = [
@@ -76,7 +76,7 @@ class Setting:
         )
 
     def measured(self, chain: Chain, t: Tables) -> tuple[int, int]:
-        """Peak and time of that plan; `t` are the chain's `tables`."""
+        """Peak and time of that plan; `t` are the chain's `Tables`."""
         if self.option is None:
             return evaluate(chain, t, self.segments)
         done = chain.replay(Items(self.items(chain)))
@@ -148,7 +148,7 @@ def best(
         None fits; carries the smallest budget that one does, `reserved` bytes included. `family`
         is what a message calls them.
     """
-    t = tables(chain)
+    t = Tables(chain)
     found: list[tuple[int, int, int, Setting]] = []
     for n, setting in enumerate(settings):
         peak, ticks = setting.measured(chain, t)

@@ -27,7 +27,7 @@ from scheduler.plans.settings import (
     uniform_settings,
 )
 from solvers.chain.problem import Chain
-from solvers.chain.segments import tables
+from solvers.chain.segments import Tables
 
 __all__ = ["MODULES", "to_megatron"]
 
@@ -117,7 +117,7 @@ def _best_staged(
     source: Source, chains: list[Chain], every: list[tuple[Setting, ...]]
 ) -> tuple[Setting, list[Outcome]]:
     """Of settings, each given once a stage, the one whose slowest stage is the fastest."""
-    counts = [tables(chain) for chain in chains]
+    counts = [Tables(chain) for chain in chains]
 
     def outcomes_of(settings: tuple[Setting, ...]) -> list[Outcome]:
         return [

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from solvers.chain.methods import optimal
+from solvers.chain import frontier
 from solvers.chain.problem import Chain
 from solvers.graph.chains.block import Block
 from solvers.graph.problem import LayerGraph
@@ -183,7 +183,7 @@ def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = Non
     bounds: list[int] = []
     for blocks in as_chain(graph):
         try:
-            found = optimal(blocks.chain, budget, max_points=max_points)
+            found = frontier.solve(blocks.chain, budget, max_points=max_points)
             schedule, bound = found.schedule, found.lower_bound_time
         except Infeasible as error:
             schedule, bound = error.schedule, least  # its replay on the graph may fit even so

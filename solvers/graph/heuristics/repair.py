@@ -112,7 +112,9 @@ class _Repair:
             return None
         stretch = next(s for s in self.live[value] if s[0] <= step <= s[1])
         end = reads[after]
-        if end > stretch[1] or not self._may_run_again(record.maker, end):
+        if end > stretch[1] or not self.operations.may_run_again(
+            record.maker, end, self.plan_class
+        ):
             return None
         begin = max(stretch[0], reads[after - 1] if after else stretch[0])
         stays = []
@@ -121,14 +123,6 @@ class _Repair:
             if before[-1][1] < end:
                 stays.append((read, before[-1][1]))
         return _Gap(value, begin, end, tuple(stays))
-
-    def _may_run_again(self, maker: int, stage: int) -> bool:
-        operations = self.operations
-        if not operations.repeatable[maker]:
-            return False
-        if self.plan_class is PlanClass.FORWARD:
-            return operations.backward[stage] and not operations.backward[maker]
-        return True
 
     def _helps(self, gap: _Gap, budget: int) -> bool:
         first = min([gap.begin, *(since for _, since in gap.stays)])
