@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 from solvers.schedule import Action
 
-__all__ = ["Moment", "Replay", "Role"]
-
 Role = Literal["first", "again", "back", ""]
 """A first run, recomputation, a backward, or what takes neither time nor memory."""
 

@@ -32,8 +32,6 @@ from solvers.schedule import (
     keep_all,
 )
 
-__all__ = ["Chain", "replay_actions"]
-
 
 @dataclass(frozen=True)
 class Chain:

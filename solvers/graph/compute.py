@@ -19,8 +19,6 @@ from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Compute, IllegalPlan
 from solvers.solution import PlanClass
 
-__all__ = ["ComputeGraph", "Node"]
-
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -18,8 +18,6 @@ from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Backward, Forward, IllegalPlan
 from solvers.solution import PlanClass
 
-__all__ = ["LayerGraph"]
-
 
 @dataclass(frozen=True)
 class LayerGraph(Edged):

@@ -18,8 +18,6 @@ from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
 from solvers.schedule import Backward, Compute, Forward
 from solvers.solution import PlanClass
 
-__all__ = ["Operations", "Run", "Value", "lower"]
-
 
 @dataclass(frozen=True, slots=True)
 class Value:

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from solvers.schedule import Backward, Compute, Forward, Schedule
 
-__all__ = ["Actions", "GraphSchedule", "LayerAction", "Nodes"]
-
 LayerAction: TypeAlias = Forward | Backward
 
 

@@ -33,8 +33,6 @@ from solvers.graph.schedule import Actions, LayerAction
 from solvers.schedule import Backward, Forward, Items
 from solvers.solution import Infeasible
 
-__all__ = ["BlockChain", "Blocks", "as_chain", "cuts", "solve_blocks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -166,12 +164,7 @@ def as_chain(graph: LayerGraph) -> tuple[BlockChain, ...]:
 def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = None) -> Blocks | None:
     """The fastest plan over the blocks of a graph within `budget` bytes; None: there is none.
 
-    Parameters
-    ----------
-    graph, budget
-        The problem.
-    max_points
-        As for `solvers.chain.frontier.Frontier`.
+    `max_points` is that of `solvers.chain.frontier.Frontier`.
 
     Raises
     ------

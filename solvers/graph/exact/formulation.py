@@ -30,8 +30,6 @@ from solvers.graph.lowering import Operations, Run, Value
 from solvers.graph.milp import Floats, Ints, Rows
 from solvers.solution import PlanClass
 
-__all__ = ["Formulation"]
-
 ONE = 0
 """The column that is always 1."""
 NONE = -1

@@ -14,8 +14,6 @@ from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.schedule import Actions, LayerAction, Nodes
 from solvers.schedule import Backward, Forward
 
-__all__ = ["RULES", "Move", "Rules", "Stand", "Step"]
-
 Step = int | LayerAction
 
 

@@ -9,8 +9,6 @@ from solvers.graph.heuristics.greedy import Keenness, by_distance, evicting
 from solvers.graph.lowering import Run
 from solvers.graph.milp import Floats
 
-__all__ = ["THRESHOLDS", "roundings"]
-
 THRESHOLDS = (0.5, 0.9, 0.99, 0.25, 0.1, 0.01)
 
 

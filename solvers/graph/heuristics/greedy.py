@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from solvers.graph.lowering import Operations, Run
 from solvers.solution import PlanClass
 
-__all__ = ["Keenness", "by_distance", "evicting"]
-
 _MOST_RUNS = 20
 """Runs per operation, about, beyond which eviction has got into a circle and is given up."""
 

@@ -17,8 +17,6 @@ import numpy as np
 from solvers.graph.lowering import Operations, Run
 from solvers.solution import PlanClass
 
-__all__ = ["repaired"]
-
 _MOST_LIVE = 1_500_000
 """Steps that all values together may live: each takes some memory here."""
 
@@ -33,15 +31,9 @@ def repaired(
 ) -> list[Run] | None:
     """Runs within `budget`, or None where no gap helps, or too much lives long; compute graphs.
 
-    Parameters
-    ----------
-    operations, budget, plan_class
-        The problem.
-    stop
-        Asked before each gap; True gives it up.
-    strict
-        Never put a step over the budget to relieve another; else what is over, summed over the
-        steps, has to become less. Neither is better on all graphs.
+    `strict`: never put a step over the budget to relieve another; else what is over, summed over
+    the steps, has to become less. Neither is better on all graphs. `stop` is asked before each gap
+    and gives it up.
     """
     spans = sum(value.uses[-1] - value.maker for value in operations.values if value.uses)
     if spans > _MOST_LIVE:
