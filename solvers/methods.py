@@ -8,8 +8,6 @@ from typing import Any
 
 from solvers.solution import PlanClass, Report, Solution, Unsuitable
 
-__all__ = ["Limits", "Method"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -6,7 +6,7 @@ float sums make equal plans look different and grow a frontier by noise. Bytes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol, TypeVar
 
 from solvers.replay import Replay
@@ -161,65 +161,18 @@ class Layer:
     @property
     def ways(self) -> tuple[Way, ...]:
         """Every way to keep the layer, the whole saved set first."""
-        return (self.way(None), *(self._under(option) for option in self.options))
-
-    def way(self, option: str | None) -> Way:
-        """How the layer is kept under `option`, None: whole; `KeyError` when there is none."""
-        if option is not None:
-            return self._under(self.option(option))
-        return Way(
-            None,
-            self.saved_bytes,
-            0,
-            self.forward_transient_bytes,
-            self.backward_transient_bytes,
-            self.backward_overlap_bytes,
-            self.input_saved,
-            self.output_saved,
-        )
-
-    def option(self, name: str) -> Option:
-        """The option called `name`; `KeyError` when there is none."""
+        own = [getattr(self, field) for field in Way._fields[3:]]
+        ways = [Way(None, self.saved_bytes, 0, *own)]
         for option in self.options:
-            if option.name == name:
-                return option
-        raise KeyError(name)
-
-    def _under(self, option: Option) -> Way:
-        return Way(
-            option.name,
-            option.saved_bytes,
-            option.recompute_time,
-            _given(option.forward_transient_bytes, self.forward_transient_bytes),
-            _given(option.backward_transient_bytes, self.backward_transient_bytes),
-            _given(option.backward_overlap_bytes, self.backward_overlap_bytes),
-            self.input_saved if option.input_saved is None else option.input_saved,
-            self.output_saved if option.output_saved is None else option.output_saved,
-        )
+            given = [getattr(option, field) for field in Way._fields[3:]]
+            filled = [b if a is None else a for a, b in zip(given, own, strict=True)]
+            ways.append(Way(option.name, option.saved_bytes, option.recompute_time, *filled))
+        return tuple(ways)
 
 
-def _given(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
-
-
-MAY_BE_NONE = (
-    "forward_transient_bytes",
-    "backward_transient_bytes",
-    "backward_overlap_bytes",
-)
-QUANTITIES = (
-    "forward_time",
-    "backward_time",
-    "output_bytes",
-    "saved_bytes",
-    "recompute_time",
-    "forward_transient_bytes",
-    "drop_transient_bytes",
-    "backward_transient_bytes",
-    "backward_overlap_bytes",
-    "gradient_bytes",
-)
-OF_OPTION = ("saved_bytes", "recompute_time", *MAY_BE_NONE)
+QUANTITIES = tuple(field.name for field in fields(Layer) if field.type == "int")
+OF_OPTION = tuple(field.name for field in fields(Option) if field.type in ("int", "int | None"))
+MAY_BE_NONE = tuple(field.name for field in fields(Option) if field.type == "int | None")
 
 
 def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
@@ -244,3 +197,9 @@ def check_quantity(where: str, field: str, value: object) -> None:
         raise InvalidProblem(f"{where}: {field} must be an integer, got {value!r}")
     if value < 0:
         raise InvalidProblem(f"{where}: {field} must not be negative, got {value}")
+
+
+def check_sum(what: str, total: int) -> None:
+    """Refuse a total that int64 arithmetic cannot hold."""
+    if total >= LIMIT:
+        raise InvalidProblem(f"{what} add up to {total}, beyond 2**62; use a larger unit")

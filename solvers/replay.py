@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 from solvers.schedule import Action
 
-__all__ = ["Moment", "Replay", "Role"]
-
 Role = Literal["first", "again", "back", ""]
 """A first run, recomputation, a backward, or what takes neither time nor memory."""
 
@@ -60,9 +58,9 @@ class Replay(NamedTuple):
     @classmethod
     def of(cls, moments: list[Moment]) -> Replay:
         """The replay of these moments, at least one."""
-        during = [moment.during_bytes for moment in moments]
+        _, _, ticks, during, _, _ = zip(*moments, strict=True)
         peak = max(during)
-        return cls(tuple(moments), peak, during.index(peak), sum(each.ticks for each in moments))
+        return cls(tuple(moments), peak, during.index(peak), sum(ticks))
 
     @property
     def peak_action(self) -> Action:

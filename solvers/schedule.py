@@ -6,8 +6,10 @@ a tuple of items that covers the layers in order; those of graphs are in `solver
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 
@@ -119,6 +121,8 @@ Action: TypeAlias = Forward | Backward | Hold | Drop | Compute
 class Schedule(Protocol):
     """What runs in one training step, and in which order; equal ones do the same."""
 
+    __slots__ = ()
+
     def actions(self, length: int) -> Iterable[Action]:
         """Every action in order, for a problem of `length` layers or nodes.
 
@@ -129,17 +133,30 @@ class Schedule(Protocol):
         """
 
     def counts(self, length: int) -> list[int]:
-        """How often each layer's forward is entered, or each node computed."""
+        """How often each layer's forward is entered in one step, or each node computed.
+
+        Once more for a layer kept under an option: at its backward it runs again, in part.
+        """
+        runs: Counter[int] = Counter()
+        for action in self.actions(length):
+            if isinstance(action, Forward):
+                runs[action.layer] += 1 if action.option is None else 2
+            elif isinstance(action, Compute):
+                runs[action.layer] += 1
+        return [runs[i] for i in range(length)]
 
     def options(self) -> dict[int, str]:
-        """The option of each layer that is kept under one; layers ascending."""
+        """The option of each layer that is kept under one, at any depth; layers ascending."""
+        return {}
 
     @property
     def order(self) -> tuple[object, ...]:
         """In which order operations first run; equal for schedules of the same order."""
+        return ()
 
     def has_own_order(self, length: int) -> bool:
-        """Whether that is another order than that of the costs."""
+        """Whether that is another order than that of the costs; a chain has but one."""
+        return False
 
 
 def first_of(item: Item) -> int:
@@ -152,19 +169,25 @@ def last_of(item: Item) -> int:
     return item.layer if isinstance(item, Keep) else item.last
 
 
-def check_cover(items: Sequence[Item], first: int, last: int) -> None:
-    """Raise `IllegalPlan` unless `items` cover `first` .. `last` in order, at every depth."""
-    todo: list[tuple[Sequence[Item], int, int, str]] = [(items, first, last, "the plan")]
+# What many plans have in common is made once: that halves what it takes to walk one.
+_once = lru_cache(maxsize=None, typed=True)
+_drop, _hold, _forward, _backward = _once(Drop), _once(Hold), _once(Forward), _once(Backward)
+
+
+def check_cover(items: Sequence[Item], start: int, end: int) -> None:
+    """Raise `IllegalPlan` unless `items` cover `start` .. `end` in order, at every depth."""
+    todo: list[tuple[Sequence[Item], int, int, str]] = [(items, start, end, "the plan")]
     while todo:
         level, start, end, where = todo.pop()
         expected = start
         for item in level:
-            if first_of(item) != expected or last_of(item) < expected:
+            last = last_of(item)
+            if first_of(item) != expected or last < expected:
                 raise IllegalPlan(
                     f"{where} covers layers {start} to {end} in order, so an item must start at "
-                    f"layer {expected}; found one for layers {first_of(item)} to {last_of(item)}"
+                    f"layer {expected}; found one for layers {first_of(item)} to {last}"
                 )
-            expected = last_of(item) + 1
+            expected = last + 1
             if isinstance(item, Checkpoint):
                 name = f"the body of the checkpoint of layers {item.first} to {item.last}"
                 todo.append((item.body, item.first, item.last, name))
@@ -195,9 +218,9 @@ def actions(items: Sequence[Item], length: int) -> Iterator[Action]:
             yield from _sweep(level, is_body)
             stack.extend(level)  # popped from the end: backward runs in reverse
         elif isinstance(work, Keep):
-            yield Backward(work.layer)
+            yield _backward(work.layer)
         elif isinstance(work, Checkpoint):
-            stack.append(Drop(work.first - 1))
+            stack.append(_drop(work.first - 1))
             stack.append((work.body, True))
         else:
             yield work
@@ -209,20 +232,20 @@ def _sweep(level: Sequence[Item], is_body: bool) -> Iterator[Action]:
     for item in level:
         if isinstance(item, Keep):
             ends_body = is_body and item.layer == end
-            yield Forward(item.layer, True, item.option, ends_body)
+            yield _forward(item.layer, True, item.option, ends_body)
             if item.layer > start:
-                yield Drop(item.layer - 1)
+                yield _drop(item.layer - 1)
         else:
-            yield Hold(item.first - 1)
+            yield _hold(item.first - 1)
             for layer in range(item.first, item.last + 1):
-                yield Forward(layer, False)
+                yield _forward(layer, False)
                 if layer > start:
-                    yield Drop(layer - 1)
-    yield Drop(end)
+                    yield _drop(layer - 1)
+    yield _drop(end)
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class Items(Schedule):
     """The schedule of a chain: `items` cover its layers in order."""
 
     items: tuple[Item, ...]
@@ -231,19 +254,8 @@ class Items:
         """See `actions`; the caller of the step holds the chain's input throughout."""
         return actions(self.items, length)
 
-    def counts(self, length: int) -> list[int]:
-        """How often each layer's forward is entered in one step.
-
-        Once more for a layer kept under an option: at its backward it runs again, in part.
-        """
-        counts = [0] * length
-        for action in self.actions(length):
-            if isinstance(action, Forward):
-                counts[action.layer] += 1 if action.option is None else 2
-        return counts
-
     def options(self) -> dict[int, str]:
-        """The option of each layer that is kept under one, at any depth; layers ascending."""
+        """Of each item that has one."""
         found: dict[int, str] = {}
         todo: list[Item] = list(self.items)
         while todo:
@@ -253,15 +265,6 @@ class Items:
             elif item.option is not None:
                 found[item.layer] = item.option
         return dict(sorted(found.items()))
-
-    @property
-    def order(self) -> tuple[object, ...]:
-        """Nothing to tell apart: a chain has one order."""
-        return ()
-
-    def has_own_order(self, length: int) -> bool:
-        """Never: a chain has one order."""
-        return False
 
     @property
     def depth(self) -> int:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
 from solvers.chain.problem import Chain
-from solvers.chain.segments import Segments, Tables, evaluate, plan_of, tables
+from solvers.chain.segments import Segments, Tables, evaluate, plan_of
 from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 
 TRACED_SELECTIVE = "megatron-selective"
@@ -60,7 +60,7 @@ class Setting:
         )
 
     def measured(self, chain: Chain, t: Tables) -> tuple[int, int]:
-        """Peak and time of that plan; `t` are the chain's `tables`."""
+        """Peak and time of that plan; `t` are the chain's `Tables`."""
         if self.option is None:
             return evaluate(chain, t, self.segments)
         done = chain.replay(Items(self.items(chain)))
@@ -117,7 +117,7 @@ def best(
     Where none fits, the error has the smallest budget that one does, `reserved` bytes included;
     `family` is what it calls them.
     """
-    t = tables(chain)
+    t = Tables(chain)
     measured = [(*setting.measured(chain, t), setting) for setting in settings]
     fitting = [(peak, ticks, setting) for peak, ticks, setting in measured if peak <= room]
     if not fitting:

@@ -21,12 +21,7 @@ from solvers.solution import Solution, Unsuitable
 def advances(steps: int, snapshots: int) -> int:
     """Fewest forwards that keep nothing, to reverse `steps` layers with `snapshots` stored.
 
-    Parameters
-    ----------
-    steps
-        Number of layers L, at least 1.
-    snapshots
-        Activations stored at once, the input among them: at least 1.
+    Both at least 1: of the activations stored at once the input is one.
     """
     if steps < 1 or snapshots < 1:
         raise ValueError(f"steps and snapshots must be at least 1, got {steps} and {snapshots}")

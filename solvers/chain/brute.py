@@ -13,20 +13,7 @@ MOST_PLANS = 2_000_000
 
 
 def count_plans(chain: Chain, most: int = MOST_PLANS) -> int:
-    """How many plans `every_plan` makes.
-
-    Parameters
-    ----------
-    chain
-        The problem.
-    most
-        Stop counting beyond this; the result is then only known to be more than `most`.
-
-    Returns
-    -------
-    int
-        The exact number when it is at most `most`.
-    """
+    """How many plans `every_plan` makes: exactly, or some number beyond `most`."""
     n = len(chain)
     # Of span s..t: the plans of a level, and those that may be a body (see `_proper`). A longer
     # span has no fewer plans, so one span beyond `most` settles it before numbers grow.
@@ -45,18 +32,10 @@ def count_plans(chain: Chain, most: int = MOST_PLANS) -> int:
 
 
 def every_plan(chain: Chain) -> Iterable[tuple[Item, ...]]:
-    """Every nested plan of `chain`, each once.
+    """Every nested plan of `chain`, each once, in no particular order.
 
-    Parameters
-    ----------
-    chain
-        A small problem.
-
-    Returns
-    -------
-    Iterable[tuple[Item, ...]]
-        Plans in no particular order. Not among them: a body that is one checkpoint of the very
-        same span, which does its work once more for nothing and could go on for ever.
+    Not among them: a body that is one checkpoint of the very same span, which does its work once
+    more for nothing and could go on for ever.
 
     Raises
     ------
@@ -72,23 +51,7 @@ def every_plan(chain: Chain) -> Iterable[tuple[Item, ...]]:
 
 
 def frontier(chain: Chain) -> list[tuple[int, int]]:
-    """All Pareto-optimal pairs of peak and time, by replaying every plan.
-
-    Parameters
-    ----------
-    chain
-        A small problem.
-
-    Returns
-    -------
-    list[tuple[int, int]]
-        ``(peak_bytes, time)`` with ascending peaks and strictly descending times.
-
-    Raises
-    ------
-    Unsuitable
-        The chain has too many plans.
-    """
+    """All Pareto-optimal pairs (peak bytes, time) of `every_plan`, peaks ascending."""
     results = (chain.replay(Items(items)) for items in every_plan(chain))
     points: list[tuple[int, int]] = []
     for peak, time in sorted({(result.peak_bytes, result.time) for result in results}):
@@ -98,26 +61,14 @@ def frontier(chain: Chain) -> list[tuple[int, int]]:
 
 
 def solve(chain: Chain, budget: int) -> Solution[Items]:
-    """The fastest plan that fits `budget` bytes, ties to the smaller peak.
+    """The fastest of `every_plan` that fits `budget` bytes, ties to the smaller peak.
 
-    Parameters
-    ----------
-    chain
-        A small problem.
-    budget
-        Bytes that the replay's peak may reach.
-
-    Returns
-    -------
-    Solution
-        Its bound is its own time: nothing was left untried.
+    Its bound is its own time: nothing was left untried.
 
     Raises
     ------
     Infeasible
         No plan fits; carries the plan with the smallest peak.
-    Unsuitable
-        The chain has too many plans.
     """
     best: tuple[int, int, tuple[Item, ...]] | None = None
     smallest: tuple[int, int, tuple[Item, ...]] | None = None

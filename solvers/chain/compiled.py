@@ -12,8 +12,6 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.serialize import dumps
 
-__all__ = ["compiled"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -62,7 +62,8 @@ class Frontier:
         Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
         None: no limit but memory.
     memory_limit
-        Bytes for all sets. Where exact sets would take more, they are thinned to fit.
+        Bytes for all sets, `MEMORY_LIMIT` where it is None. Where exact sets would take more, they
+        are thinned to fit.
 
     Attributes
     ----------
@@ -78,7 +79,7 @@ class Frontier:
         *,
         nested: bool = True,
         max_points: int | None = None,
-        memory_limit: int = MEMORY_LIMIT,
+        memory_limit: int | None = None,
     ) -> None:
         self.chain = chain
         self._tables = _Tables(chain, nested, memory_limit)
@@ -124,7 +125,7 @@ def solve(
     *,
     nested: bool = True,
     max_points: int | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Solution[Items]:
     """The fastest persistent plan (or single-level one) whose peak is at most `budget` bytes.
 
@@ -145,7 +146,8 @@ def solve(
         No plan fits; carries the fastest plan of the smallest peak.
     """
     tables = _Tables(chain, nested, memory_limit)
-    smallest = tables.smallest()
+    smallest = tables.build(most=1)
+    assert smallest is not None  # one point a span
     peak = tables.points(smallest)[0][0]
     if peak > budget:
         best = solve(chain, peak, nested=nested, max_points=max_points, memory_limit=memory_limit)
@@ -180,12 +182,13 @@ def solve(
 class _Tables:
     """A chain as arrays, and what the kernel makes of them."""
 
-    def __init__(self, chain: Chain, nested: bool, memory_limit: int) -> None:
+    def __init__(self, chain: Chain, nested: bool, memory_limit: int | None) -> None:
         self.chain = chain
         self.costs, self.ways = _costs(chain)
         self.same = _same_spans(chain)
         self.nested = nested
-        self.pool = max(memory_limit // _POINT_BYTES, 1)
+        limit = MEMORY_LIMIT if memory_limit is None else memory_limit
+        self.pool = max(limit // _POINT_BYTES, 1)
         self.most = 0
         self.thinned = False
 
@@ -246,12 +249,6 @@ class _Tables:
                 levels[-1].append(Checkpoint(*opened.pop(), body))
         return tuple(levels[0])
 
-    def smallest(self) -> _Sets:
-        """Sets of the smallest peaks alone."""
-        sets = self.build(most=1)
-        assert sets is not None  # one point a span
-        return sets
-
 
 def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The chain as the kernel's arrays: costs, and ways to keep its layers."""
@@ -261,7 +258,7 @@ def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     layers, last = chain.layers, len(chain) - 1
     costs = np.empty((k.ROWS, len(layers)), np.int64)
-    ways = np.empty((k.WAYS, sum(1 + len(la.options) for la in layers)), np.int64)
+    ways = np.empty((k.WAYS, sum(map(len, chain.ways))), np.int64)
     count = 0
     for i, la in enumerate(layers):
         costs[k.FORWARD, i] = la.forward_time
@@ -271,10 +268,10 @@ def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         costs[k.INPUT, i] = chain.input_of(i)
         costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
         costs[k.GRADIENT, i] = la.gradient_bytes
-        costs[k.INPUT_SAVED, i] = all(way.input_saved for way in la.ways)
+        costs[k.INPUT_SAVED, i] = all(way.input_saved for way in chain.ways[i])
         costs[k.RECOMPUTABLE, i] = la.recomputable
         costs[k.FIRST_WAY, i] = count
-        for way in la.ways:
+        for way in chain.ways[i]:
             ways[k.SAVED, count] = way.saved_bytes
             ways[k.AGAIN, count] = way.recompute_time
             ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes

@@ -48,11 +48,5 @@ def thresholds(chain: Chain) -> list[float]:
 
 
 def solve(chain: Chain, budget: int) -> Solution[Items]:
-    """The fastest plan of the walk that fits `budget`, over the grid of thresholds, or keep-all.
-
-    Raises
-    ------
-    Infeasible
-        None fits; carries the walk's plan with the smallest peak.
-    """
+    """The fastest plan of the walk that fits `budget`, over the grid of thresholds, or keep-all."""
     return fastest(chain, [greedy_segments(chain, b) for b in thresholds(chain)], budget)

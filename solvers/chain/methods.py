@@ -6,9 +6,10 @@ Importing it is cheap: the solvers load numpy and numba when they run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 
-from solvers.chain import binomial, brute, frontier, greedy, single_level, uniform
+from solvers.chain import binomial, brute, frontier, greedy, uniform
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
 from solvers.schedule import Items
@@ -17,16 +18,25 @@ from solvers.solution import Solution
 _Solver = Callable[[Chain, int], Solution[Items]]
 
 
-def optimal(
-    chain: Chain, budget: int, *, max_points: int | None = None, memory_limit: int | None = None
-) -> Solution[Items]:
-    """Method "optimal": `frontier.solve`, with its own default where a limit is None."""
-    limit = frontier.MEMORY_LIMIT if memory_limit is None else memory_limit
-    return frontier.solve(chain, budget, max_points=max_points, memory_limit=limit)
+def single_level(chain: Chain, budget: int) -> Solution[Items]:
+    """The fastest plan within `budget` bytes whose checkpoints keep everything in their bodies.
+
+    This is all that `checkpoint_sequential` and the flags of training frameworks can express. Its
+    bound is keep-all's time, which holds for every plan: the search is exact in its class, but a
+    nested plan may be faster.
+
+    Raises
+    ------
+    Infeasible
+        No single-level plan fits; carries the one with the smallest peak.
+    """
+    best = frontier.solve(chain, budget, nested=False)
+    return replace(best, lower_bound_time=chain.least_time)
 
 
 def _optimal(chain: Chain, budget: int, limits: Limits) -> Solution[Items]:
-    return optimal(chain, budget, max_points=limits.max_points, memory_limit=limits.memory_limit)
+    most, memory = limits.max_points, limits.memory_limit
+    return frontier.solve(chain, budget, max_points=most, memory_limit=memory)
 
 
 def _method(name: str, solver: _Solver, accepts: str, promises: str) -> Method:
@@ -79,7 +89,7 @@ METHODS = MappingProxyType(
             ),
             _method(
                 "single-level",
-                single_level.solve,
+                single_level,
                 _ANY,
                 "The fastest plan that fits whose checkpoints keep everything when recomputed.",
             ),

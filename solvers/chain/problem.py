@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from dataclasses import field as made
+from functools import cached_property
 from typing import ClassVar
 
 from solvers.problem import (
-    LIMIT,
     MAY_BE_NONE,
     OF_OPTION,
     QUANTITIES,
@@ -17,6 +16,7 @@ from solvers.problem import (
     Option,
     Way,
     check_quantity,
+    check_sum,
     most_overlap,
     where,
 )
@@ -32,10 +32,8 @@ from solvers.schedule import (
     keep_all,
 )
 
-__all__ = ["Chain", "replay_actions"]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
     """Layers in order, each reading the output of the one before.
 
@@ -66,7 +64,7 @@ class Chain:
                 self._check_option(layer, option)
             if len({option.name for option in layer.options}) < len(layer.options):
                 raise InvalidProblem(f"layer {layer.name!r}: two options share a name")
-            for way in layer.ways:
+            for way in self.ways[i]:
                 self._check_overlap(i, way)
         self._check_sums()
 
@@ -99,23 +97,20 @@ class Chain:
         time = sum(
             (n + 1) * max(la.forward_time, la.recompute_time)
             + la.backward_time
-            + max(way.recompute_time for way in la.ways)
-            for la in self.layers
+            + max(way.recompute_time for way in ways)
+            for la, ways in zip(self.layers, self.ways, strict=True)
         )
         size = self.input_bytes + sum(
             4 * la.output_bytes
             + la.saved_bytes
-            + max(way.forward_transient_bytes for way in la.ways)
+            + max(way.forward_transient_bytes for way in ways)
             + la.drop_transient_bytes
-            + max(way.backward_transient_bytes for way in la.ways)
+            + max(way.backward_transient_bytes for way in ways)
             + la.gradient_bytes
-            for la in self.layers
+            for la, ways in zip(self.layers, self.ways, strict=True)
         )
-        for what, total in (("times", time), ("sizes", size)):
-            if total >= LIMIT:
-                raise InvalidProblem(
-                    f"the {what} add up to {total}, beyond 2**62; use a larger unit"
-                )
+        check_sum("the times", time)
+        check_sum("the sizes", size)
 
     what: ClassVar[str] = "chains"
     """What a message calls such problems."""
@@ -152,6 +147,11 @@ class Chain:
         """
         return replay_actions(self, schedule.actions(len(self)))
 
+    @cached_property
+    def ways(self) -> tuple[tuple[Way, ...], ...]:
+        """Of each layer every way to keep it, the whole saved set first."""
+        return tuple(layer.ways for layer in self.layers)
+
     def input_of(self, i: int) -> int:
         """Bytes of the activation that layer `i` reads."""
         return self.layers[i - 1].output_bytes if i else self.input_bytes
@@ -165,35 +165,29 @@ def replay_actions(chain: Chain, stream: Iterable[Action]) -> Replay:
     return Replay.of(moments)
 
 
-@dataclass(slots=True)
 class _Machine:
     """The tensors that are live, and who holds them."""
 
-    chain: Chain
-    live: int = 0
-    holds: dict[int, int] = made(default_factory=dict)  # activation -> number of holders
-    saved: dict[int, Way] = made(default_factory=dict)  # layer -> how it was kept
-    gradient: int = 0  # index of the activation whose gradient is live
-    forwarded: set[int] = made(default_factory=set)
-
-    def __post_init__(self) -> None:
-        last = len(self.chain) - 1
-        self.gradient = last
-        self.holds[-1] = 1  # the user's
-        self.live = self.chain.input_bytes + self.chain.layers[last].output_bytes
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.layers, self.ways = chain, chain.layers, chain.ways
+        self.holds = {-1: 1}  # activation -> number of holders; the input's is the user
+        self.saved: dict[int, Way] = {}  # layer -> how it was kept
+        self.gradient = len(chain) - 1  # index of the activation whose gradient is live
+        self.forwarded: set[int] = set()
+        self.live = chain.input_bytes + chain.layers[-1].output_bytes
 
     def run(self, action: Action) -> Moment:
         """Execute one action."""
-        if action.layer >= len(self.chain):
-            raise IllegalPlan(f"{action} is beyond the chain's {len(self.chain)} layers")
+        if action.layer >= len(self.layers):
+            raise IllegalPlan(f"{action} is beyond the chain's {len(self.layers)} layers")
         if isinstance(action, Forward):
             return self._forward(action)
         if isinstance(action, Backward):
             return self._backward(action)
-        if isinstance(action, Hold):
-            self._hold(action.layer)
-        elif isinstance(action, Drop):
+        if isinstance(action, Drop):
             self._let_go(action.layer, action)
+        elif isinstance(action, Hold):
+            self._hold(action.layer)
         else:
             raise IllegalPlan(f"{action} is no action of a chain")
         return Moment(action, "", 0, self.live, self.live)
@@ -201,13 +195,13 @@ class _Machine:
     def check_end(self) -> None:
         left = [self._name(i) for i, count in self.holds.items() if count > (i == -1)]
         if self.saved or left:
-            left += [f"the saved set of {self.chain.layers[i].name!r}" for i in self.saved]
+            left += [f"the saved set of {self.layers[i].name!r}" for i in self.saved]
             raise IllegalPlan(f"the plan ends with {left[0]} still held")
         if self.gradient != -1:
             raise IllegalPlan(f"the plan ends before the backward of {self._name(self.gradient)}")
 
     def _forward(self, action: Forward) -> Moment:
-        i, layer = action.layer, self.chain.layers[action.layer]
+        i, layer = action.layer, self.layers[action.layer]
         if not self.holds.get(i - 1):
             raise IllegalPlan(f"the forward of {layer.name!r} runs while its input is not live")
         if self.gradient < i:
@@ -235,7 +229,7 @@ class _Machine:
         return Moment(action, role, ticks, during, self.live)
 
     def _backward(self, action: Backward) -> Moment:
-        i, layer = action.layer, self.chain.layers[action.layer]
+        i, layer = action.layer, self.layers[action.layer]
         if i not in self.saved:
             raise IllegalPlan(
                 f"the backward of {layer.name!r} runs while its saved set is not live"
@@ -267,20 +261,18 @@ class _Machine:
         return Moment(action, "back", ticks, during, self.live, again_ticks)
 
     def _way(self, i: int, option: str | None) -> Way:
-        layer = self.chain.layers[i]
-        try:
-            return layer.way(option)
-        except KeyError:
-            known = ", ".join(repr(o.name) for o in layer.options) or "none"
-            raise IllegalPlan(
-                f"layer {layer.name!r} has no option {option!r} (it has: {known})"
-            ) from None
+        for way in self.ways[i]:
+            if way.option == option:
+                return way
+        layer = self.layers[i]
+        known = ", ".join(repr(o.name) for o in layer.options) or "none"
+        raise IllegalPlan(f"layer {layer.name!r} has no option {option!r} (it has: {known})")
 
     def _make(self, i: int) -> None:
         if self.holds.get(i):
             raise IllegalPlan(f"the forward of {self._name(i)} runs while its output is live")
         self.holds[i] = 1  # the sweep's
-        self.live += self.chain.layers[i].output_bytes
+        self.live += self.layers[i].output_bytes
 
     def _hold(self, i: int) -> None:
         if not self.holds.get(i):
@@ -296,4 +288,4 @@ class _Machine:
             self.live -= self.chain.input_of(i + 1)
 
     def _name(self, i: int) -> str:
-        return "the input" if i < 0 else f"the output of {self.chain.layers[i].name!r}"
+        return "the input" if i < 0 else f"the output of {self.layers[i].name!r}"

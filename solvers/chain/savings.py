@@ -8,13 +8,11 @@ choice within the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from solvers.chain.problem import Chain
-from solvers.problem import LIMIT, Layer
-from solvers.schedule import Items, keep_all
+from solvers.problem import LIMIT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,13 +36,13 @@ class _Step(NamedTuple):
 
 def guess(chain: Chain, budget: int) -> int:
     """A first guess at the time lost within `budget`: what the bytes that are missing cost."""
-    missing = chain.replay(Items(keep_all(len(chain)))).peak_bytes - budget
+    missing = chain.replay(chain.keep_all()).peak_bytes - budget
     if missing <= 0:
         return 0
     steps: list[_Step] = []
     for i, layer in enumerate(chain.layers[:-1]):
         dropped = layer.saved_bytes + layer.output_bytes
-        steps += _steps(i, _choices(layer, _held(chain, i), layer.forward_time, dropped))
+        steps += _steps(chain, i, layer.forward_time, _held(chain, i), dropped)
     steps.sort(key=lambda step: -step.density)
     freed = accumulate(step.freed for step in steps)
     spent = accumulate(step.time for step in steps)
@@ -70,7 +68,7 @@ def room(chain: Chain, cap: int, excess: int) -> NDArray[np.int64]:
         held = _held(chain, i)
         whole[i] = held[0]
         least = min(layer.forward_time, layer.recompute_time)
-        steps += _steps(i, _choices(layer, held, least, held[0]))
+        steps += _steps(chain, i, least, held, held[0])
     steps.sort(key=lambda step: -step.density)
     of_layer, times, sizes = np.array(steps, np.int64).reshape(-1, 3).T
     allowed = (excess // ROOMS + 1) * np.arange(ROOMS + 1)
@@ -94,27 +92,27 @@ def _held(chain: Chain, i: int) -> list[int]:
     """
     layer = chain.layers[i]
     read = 0
-    if i and not any(way.output_saved for way in chain.layers[i - 1].ways):
+    if i and not any(way.output_saved for way in chain.ways[i - 1]):
         read = chain.input_of(i)
     return [
         way.saved_bytes + read * way.input_saved + layer.output_bytes * way.output_saved
-        for way in layer.ways
+        for way in chain.ways[i]
     ]
 
 
-def _choices(
-    layer: Layer, held: list[int], again_time: int, dropped_bytes: int
-) -> list[tuple[int, int]]:
-    """Time lost and bytes freed, under each option and where the layer is dropped."""
-    found = [
+def _steps(
+    chain: Chain, i: int, again_time: int, held: list[int], dropped_bytes: int
+) -> list[_Step]:
+    """Steps from keeping a layer whole to its options, and to being dropped and run again.
+
+    Along the upper convex hull of the choices (time lost, bytes freed), densities falling.
+    """
+    choices = [
         (way.recompute_time, held[0] - size)
-        for way, size in zip(layer.ways[1:], held[1:], strict=True)
+        for way, size in zip(chain.ways[i][1:], held[1:], strict=True)
     ]
-    return [*found, (again_time, dropped_bytes)] if layer.recomputable else found
-
-
-def _steps(layer: int, choices: Iterable[tuple[int, int]]) -> list[_Step]:
-    """Steps along the upper convex hull of choices (time, bytes) and of none, densities falling."""
+    if chain.layers[i].recomputable:
+        choices.append((again_time, dropped_bytes))
     hull = [(0, 0)]
     for time, freed in sorted(choices, key=lambda choice: (choice[0], -choice[1])):
         if freed <= hull[-1][1]:
@@ -126,5 +124,5 @@ def _steps(layer: int, choices: Iterable[tuple[int, int]]) -> list[_Step]:
             hull.pop()
         hull.append((time, freed))
     return [
-        _Step(layer, after[0] - before[0], after[1] - before[1]) for before, after in pairwise(hull)
+        _Step(i, after[0] - before[0], after[1] - before[1]) for before, after in pairwise(hull)
     ]

@@ -1,7 +1,8 @@
 """Segments of equal length: the √L rule, its relatives, and the two trivial plans.
 
 The rule is Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). A segment that ends
-the chain is kept: recomputing what was just computed gains nothing.
+the chain is kept: recomputing what was just computed gains nothing. All solvers here raise the
+`Infeasible` of `segments.best_fitting`.
 """
 
 from __future__ import annotations
@@ -76,25 +77,13 @@ def uniform_plan(chain: Chain, k: int) -> tuple[Item, ...]:
 
 
 def solve(chain: Chain, budget: int) -> Solution[Items]:
-    """The fastest uniform plan that fits `budget`, over every segment length k, or keep-all.
-
-    Raises
-    ------
-    Infeasible
-        None fits; carries the uniform plan with the smallest peak.
-    """
+    """The fastest uniform plan that fits `budget`, over every segment length k, or keep-all."""
     longest = max((last - first + 1 for first, last in runs(chain)), default=1)
     return fastest(chain, [uniform_segments(chain, k) for k in range(1, longest + 1)], budget)
 
 
 def solve_sqrt(chain: Chain, budget: int) -> Solution[Items]:
-    """The classic closed form alone: k = √L, rounded, over the L recomputable layers.
-
-    Raises
-    ------
-    Infeasible
-        That plan does not fit; carries it.
-    """
+    """The classic closed form alone: k = √L, rounded, over the L recomputable layers."""
     layers = sum(layer.recomputable for layer in chain.layers)
     k = max(1, round(sqrt_rule(layers)))
     return best_fitting(chain, [uniform_plan(chain, k)], budget)
@@ -104,11 +93,6 @@ def solve_ratio(chain: Chain, budget: int) -> Solution[Items]:
     """The closed form for boundaries and interiors of different size, k = √(L·c/a), rounded.
 
     c is the mean output and a the mean of what a kept layer holds, over recomputable layers.
-
-    Raises
-    ------
-    Infeasible
-        That plan does not fit; carries it.
     """
     layers = [layer for layer in chain.layers if layer.recomputable]
     boundary = sum(layer.output_bytes for layer in layers)
@@ -118,22 +102,10 @@ def solve_ratio(chain: Chain, budget: int) -> Solution[Items]:
 
 
 def solve_keep_all(chain: Chain, budget: int) -> Solution[Items]:
-    """The plan that recomputes nothing.
-
-    Raises
-    ------
-    Infeasible
-        It does not fit; carries it.
-    """
+    """The plan that recomputes nothing."""
     return best_fitting(chain, [keep_all(len(chain))], budget)
 
 
 def solve_every_layer(chain: Chain, budget: int) -> Solution[Items]:
-    """A checkpoint around each recomputable layer but the chain's last.
-
-    Raises
-    ------
-    Infeasible
-        That plan does not fit; carries it.
-    """
+    """A checkpoint around each recomputable layer but the chain's last."""
     return best_fitting(chain, [uniform_plan(chain, 1)], budget)

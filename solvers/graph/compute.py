@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from solvers.graph.edges import Edges, check_edges, check_sum, neighbours
+from solvers.graph.edges import Edged, Edges, freed_after
 from solvers.graph.schedule import Nodes
-from solvers.problem import InvalidProblem, check_quantity
+from solvers.problem import InvalidProblem, check_quantity, check_sum
 from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Compute, IllegalPlan
 from solvers.solution import PlanClass
-
-__all__ = ["ComputeGraph", "Node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class ComputeGraph:
+class ComputeGraph(Edged):
     """Operations with one output each; any output may be dropped and computed again.
 
     Attributes
@@ -71,10 +69,10 @@ class ComputeGraph:
         for node in self.nodes:
             for field in ("time", "bytes"):
                 check_quantity(f"node {node.name!r}", field, getattr(node, field))
-        check_edges(self.edges, len(self.nodes))
+        self.check_edges()
         # A staged schedule computes a node at most once in each of its stages.
-        check_sum("times", (len(self.nodes) + 1) * sum(node.time for node in self.nodes))
-        check_sum("sizes", sum(node.bytes for node in self.nodes))
+        check_sum("the times", (len(self.nodes) + 1) * sum(node.time for node in self.nodes))
+        check_sum("the sizes", sum(node.bytes for node in self.nodes))
 
     what: ClassVar[str] = "compute graphs"
     """What a message calls such problems."""
@@ -138,31 +136,14 @@ class ComputeGraph:
         missing = set(range(n)).difference(steps)
         if missing:
             raise IllegalPlan(f"the schedule never computes {self.nodes[min(missing)].name!r}")
-        last_use = list(range(len(steps)))  # of the copy that each step makes
-        copy: dict[int, int] = {}  # node -> step that made its newest copy
-        for step, v in enumerate(steps):
-            for u in self.inputs[v]:
-                if u not in copy:
-                    raise IllegalPlan(
-                        f"{self.nodes[v].name!r} is computed while its input "
-                        f"{self.nodes[u].name!r} is not live (step {step})"
-                    )
-                last_use[copy[u]] = step
-            copy[v] = step
-        freed: list[list[int]] = [[] for _ in steps]
-        for made, step in enumerate(last_use):
-            freed[step].append(steps[made])
-        return freed
-
-    @cached_property
-    def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the nodes it reads, ascending."""
-        return neighbours(((v, u) for u, v in self.edges), len(self.nodes))
-
-    @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the nodes that read it, ascending."""
-        return neighbours(self.edges, len(self.nodes))
+        return freed_after(
+            steps,
+            (self.inputs[v] for v in steps),
+            lambda step, u: (
+                f"{self.nodes[steps[step]].name!r} is computed while its input "
+                f"{self.nodes[u].name!r}"
+            ),
+        )
 
     @cached_property
     def floor(self) -> tuple[int, int]:

@@ -6,24 +6,21 @@ and a run makes a fresh one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 from solvers.chain.problem import Chain
-from solvers.graph.edges import Edges, check_edges, check_sum, neighbours
+from solvers.graph.edges import Edged, Edges, freed_after
 from solvers.graph.schedule import Actions, LayerAction
-from solvers.problem import InvalidProblem, Layer, check_quantity
+from solvers.problem import InvalidProblem, Layer, check_quantity, check_sum
 from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Backward, Forward, IllegalPlan
 from solvers.solution import PlanClass
 
-__all__ = ["LayerGraph"]
-
 
 @dataclass(frozen=True)
-class LayerGraph:
+class LayerGraph(Edged):
     """Layers with costs and edges; the lowering to operations is `solvers.graph.lowering`.
 
     Attributes
@@ -51,17 +48,17 @@ class LayerGraph:
         if not self.layers:
             raise InvalidProblem("a graph needs at least one layer")
         check_quantity("the graph", "input_bytes", self.input_bytes)
-        check_edges(self.edges, len(self.layers))
+        self.check_edges()
         for i, layer in enumerate(self.layers):
-            Chain((_without_overlap(layer),), self.input_bytes)  # the same checks of one layer
+            # The same checks of one layer.
+            Chain((replace(layer, options=()),), self.input_bytes_of(i))
             if layer.options:
                 raise InvalidProblem(
                     f"layer {layer.name!r} has options, which a graph with edges cannot use; "
                     "remove them"
                 )
-            self._check_overlap(i)
-        check_sum("times", 2 * (len(self.layers) + 1) * sum(_times(la) for la in self.layers))
-        check_sum("sizes", self.input_bytes + sum(self._sizes(i) for i in range(len(self))))
+        check_sum("the times", 2 * (len(self.layers) + 1) * sum(_times(la) for la in self.layers))
+        check_sum("the sizes", self.input_bytes + sum(self._sizes(i) for i in range(len(self))))
 
     what: ClassVar[str] = "layers with edges"
     """What a message calls such problems."""
@@ -103,22 +100,23 @@ class LayerGraph:
             An action lacks what it needs, or a backward is missing, comes twice or before that of
             a consumer.
         """
-        machine = _Machine(self, _freed_after(self, schedule.steps))
-        moments = [machine.run(step, action) for step, action in enumerate(schedule.steps)]
+        steps = schedule.steps
+        for step, action in enumerate(steps):
+            if not 0 <= action.layer < len(self):
+                raise IllegalPlan(f"step {step} names layer {action.layer} of {len(self)}")
+        freed = freed_after(
+            [action.layer if isinstance(action, Forward) else None for action in steps],
+            (_reads(self, action) for action in steps),
+            lambda step, u: (
+                f"{_said(self, steps[step])} runs while the output of {self.layers[u].name!r}"
+            ),
+        )
+        machine = _Machine(self, freed)
+        moments = [machine.run(step, action) for step, action in enumerate(steps)]
         for i, layer in enumerate(self.layers):
             if i not in machine.done:
                 raise IllegalPlan(f"the plan ends before the backward of {layer.name!r}")
         return Replay.of(moments)
-
-    @cached_property
-    def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """For each layer the layers it reads, ascending; empty: it reads the graph's input."""
-        return neighbours(((v, u) for u, v in self.edges), len(self.layers))
-
-    @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each layer the layers that read it, ascending."""
-        return neighbours(self.edges, len(self.layers))
 
     @cached_property
     def floor(self) -> tuple[int, int]:
@@ -144,11 +142,8 @@ class LayerGraph:
                 + (x if layer.output_saved else 0)
                 + x
                 + layer.saved_bytes
-                + self.input_bytes_of(i)
-                + layer.gradient_bytes
+                + self.backward_bytes(i)
                 + gradients
-                + layer.backward_transient_bytes
-                - layer.backward_overlap_bytes
             )
         worst = max(range(2 * n), key=needs.__getitem__)
         return self.input_bytes + needs[worst], worst
@@ -159,17 +154,11 @@ class LayerGraph:
             return self.input_bytes
         return sum(self.layers[u].output_bytes for u in self.inputs[i])
 
-    def _check_overlap(self, i: int) -> None:
-        # The backward's peak is at least what is live before it and what is live after it.
+    def backward_bytes(self, i: int) -> int:
+        """Bytes that the backward of layer `i` needs above what is live before it."""
         layer = self.layers[i]
-        held = layer.saved_bytes + layer.output_bytes * (2 if layer.output_saved else 1)
-        made = self.input_bytes_of(i) + layer.gradient_bytes
-        most = min(held, made) + layer.backward_transient_bytes
-        if layer.backward_overlap_bytes > most:
-            raise InvalidProblem(
-                f"layer {layer.name!r}: backward_overlap_bytes {layer.backward_overlap_bytes} is "
-                f"more than the {most} bytes that can overlap in its backward"
-            )
+        working = layer.backward_transient_bytes - layer.backward_overlap_bytes
+        return self.input_bytes_of(i) + layer.gradient_bytes + working
 
     def _sizes(self, i: int) -> int:
         layer = self.layers[i]
@@ -188,10 +177,6 @@ def _times(layer: Layer) -> int:
     return layer.forward_time + layer.backward_time
 
 
-def _without_overlap(layer: Layer) -> Layer:
-    return replace(layer, backward_overlap_bytes=0, options=())
-
-
 def _reads(graph: LayerGraph, action: LayerAction) -> list[int]:
     """Layers whose outputs an action reads."""
     i = action.layer
@@ -201,55 +186,45 @@ def _reads(graph: LayerGraph, action: LayerAction) -> list[int]:
     return [*read, i] if graph.layers[i].output_saved else read
 
 
-def _freed_after(graph: LayerGraph, actions: Sequence[LayerAction]) -> list[list[int]]:
-    """For each step the layers whose output has its last use there."""
-    n = len(graph)
-    copy: dict[int, int] = {}
-    last_use = list(range(len(actions)))
-    for step, action in enumerate(actions):
-        if not 0 <= action.layer < n:
-            raise IllegalPlan(f"step {step} names layer {action.layer} of {n}")
-        for u in _reads(graph, action):
-            if u not in copy:
-                raise IllegalPlan(
-                    f"{_said(graph, action)} runs while the output of "
-                    f"{graph.layers[u].name!r} is not live (step {step})"
-                )
-            last_use[copy[u]] = step
-        if isinstance(action, Forward):
-            copy[action.layer] = step
-    freed: list[list[int]] = [[] for _ in actions]
-    for made, step in enumerate(last_use):
-        action = actions[made]
-        if isinstance(action, Forward):
-            freed[step].append(action.layer)
-    return freed
-
-
 def _said(graph: LayerGraph, action: LayerAction) -> str:
     kind = "forward" if isinstance(action, Forward) else "backward"
     return f"the {kind} of {graph.layers[action.layer].name!r}"
 
 
-@dataclass(slots=True)
+class Gradients:
+    """Those of outputs and of parameters: how many bytes of them are live, with the graph's input.
+
+    Live from the start: those of the layers that no other layer reads.
+    """
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self.graph = graph
+        self._live = {i for i in range(len(graph)) if not graph.consumers[i]}  # of whose outputs
+        self.bytes = graph.input_bytes + sum(graph.layers[i].output_bytes for i in self._live)
+
+    def after(self, i: int) -> None:
+        """The backward of layer `i` has run."""
+        graph, layer = self.graph, self.graph.layers[i]
+        if graph.inputs[i]:
+            new = set(graph.inputs[i]) - self._live
+            self._live |= new
+            self.bytes += sum(graph.layers[u].output_bytes for u in new)
+        elif -1 not in self._live:
+            self._live.add(-1)
+            self.bytes += graph.input_bytes
+        self.bytes += layer.gradient_bytes - layer.output_bytes
+
+
 class _Machine:
     """What is live while the actions of a layer graph run."""
 
-    graph: LayerGraph
-    freed: list[list[int]]
-    live: int = 0
-    saved: set[int] = field(default_factory=set)
-    gradients: set[int] = field(default_factory=set)  # layers whose output's gradient is live
-    done: set[int] = field(default_factory=set)
-    ran: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        graph = self.graph
-        self.live = graph.input_bytes
-        for i, layer in enumerate(graph.layers):
-            if not graph.consumers[i]:
-                self.gradients.add(i)
-                self.live += layer.output_bytes
+    def __init__(self, graph: LayerGraph, freed: list[list[int]]) -> None:
+        self.graph, self.freed = graph, freed
+        self.gradients = Gradients(graph)
+        self.live = 0  # bytes of outputs and saved sets
+        self.saved: set[int] = set()
+        self.done: set[int] = set()
+        self.ran: set[int] = set()
 
     def run(self, step: int, action: LayerAction) -> Moment:
         role: Role = "back"
@@ -259,7 +234,7 @@ class _Machine:
         else:
             during, ticks = self._backward(action)
         self.live -= sum(self.graph.layers[u].output_bytes for u in self.freed[step])
-        return Moment(action, role, ticks, during, self.live)
+        return Moment(action, role, ticks, during, self.live + self.gradients.bytes)
 
     def _forward(self, action: Forward) -> tuple[int, int]:
         i, layer = action.layer, self.graph.layers[action.layer]
@@ -269,17 +244,17 @@ class _Machine:
             raise IllegalPlan(f"the plan recomputes {layer.name!r}, which must be kept")
         self.ran.add(i)
         self.live += layer.output_bytes
-        if not action.keep:
-            return self.live + layer.drop_transient_bytes, layer.forward_time
-        if i in self.saved:
-            raise IllegalPlan(f"{_said(self.graph, action)} keeps what is already kept")
-        self.saved.add(i)
-        self.live += layer.saved_bytes
-        return self.live + layer.forward_transient_bytes, layer.forward_time
+        on_top = layer.drop_transient_bytes
+        if action.keep:
+            if i in self.saved:
+                raise IllegalPlan(f"{_said(self.graph, action)} keeps what is already kept")
+            self.saved.add(i)
+            self.live += layer.saved_bytes
+            on_top = layer.forward_transient_bytes
+        return self.live + self.gradients.bytes + on_top, layer.forward_time
 
     def _backward(self, action: Backward) -> tuple[int, int]:
         graph, i = self.graph, action.layer
-        layer = graph.layers[i]
         if i in self.done:
             raise IllegalPlan(f"{_said(graph, action)} runs twice")
         if i not in self.saved:
@@ -291,19 +266,8 @@ class _Machine:
                     "which reads it"
                 )
         self.done.add(i)
-        during = self.live + (
-            graph.input_bytes_of(i)
-            + layer.gradient_bytes
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
-        )
-        if graph.inputs[i]:
-            new = [u for u in graph.inputs[i] if u not in self.gradients]
-            self.gradients.update(new)
-            self.live += sum(graph.layers[u].output_bytes for u in new)
-        elif -1 not in self.gradients:
-            self.gradients.add(-1)
-            self.live += graph.input_bytes
-        self.live += layer.gradient_bytes - layer.saved_bytes - layer.output_bytes
+        during = self.live + self.gradients.bytes + graph.backward_bytes(i)
+        self.gradients.after(i)
         self.saved.discard(i)
-        return during, layer.backward_time
+        self.live -= graph.layers[i].saved_bytes
+        return during, graph.layers[i].backward_time

@@ -8,16 +8,15 @@ once, in the reverse order of the layers, so what gradients occupy is known befo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from solvers.graph.layers import Gradients
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
 from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
 from solvers.schedule import Backward, Compute, Forward
 from solvers.solution import PlanClass
-
-__all__ = ["Operations", "Run", "Value", "lower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +131,25 @@ class Operations:
         for step, run in enumerate(runs):
             firsts.setdefault(run.operation, step)
         kept: list[Run] = []
-        wanted: set[int | None] = set()  # values that are read after this step
+        wanted: set[int] = set()  # values that are read after this step
         for step in reversed(range(len(runs))):
             run = runs[step]
             i = run.operation
             keep = run.keep and self.saved[i] in wanted
-            made = {self.outputs[i], self.saved[i]} if keep else {self.outputs[i]}
             if not (keep or self.outputs[i] in wanted or firsts[i] == step):
                 continue
-            wanted -= made
+            wanted -= self.made(i, keep=keep)
             wanted.update(self.reads[i])
             kept.append(Run(i, keep))
         return kept[::-1]
+
+    def may_run_again(self, operation: int, stage: int, plan_class: PlanClass) -> bool:
+        """Whether the class lets `operation` run again before the first run of `stage`."""
+        if plan_class is PlanClass.FORWARD and (
+            self.backward[operation] or not self.backward[stage]
+        ):
+            return False
+        return self.repeatable[operation]
 
     def useful(self, plan_class: PlanClass) -> list[list[int]]:
         """For each stage the operations worth running again there, ascending.
@@ -151,25 +157,33 @@ class Operations:
         Those that the class allows, of which something not yet run still depends on what they
         make.
         """
+        made = [self.made(operation, keep=True) for operation in range(len(self))]
+        uses = [[use for value in each for use in self.values[value].uses] for each in made]
         rows: list[list[int]] = []
         for stage in range(len(self)):
-            rows.append([])
-            if plan_class is PlanClass.FORWARD and not self.backward[stage]:
-                continue
             useful = [False] * stage
-            for operation in range(stage - 1, -1, -1):
-                if not self.repeatable[operation] or (
-                    plan_class is PlanClass.FORWARD and self.backward[operation]
-                ):
-                    continue
-                useful[operation] = any(
-                    use >= stage or useful[use]
-                    for made in (self.outputs[operation], self.saved[operation])
-                    if made is not None
-                    for use in self.values[made].uses
-                )
-            rows[-1] = [operation for operation, flag in enumerate(useful) if flag]
+            for operation in reversed(range(stage)):
+                if self.may_run_again(operation, stage, plan_class):
+                    useful[operation] = any(use >= stage or useful[use] for use in uses[operation])
+            rows.append([operation for operation, flag in enumerate(useful) if flag])
         return rows
+
+    def made(self, operation: int, *, keep: bool) -> set[int]:
+        """The values that a run makes."""
+        values = (self.outputs[operation], self.saved[operation] if keep else None)
+        return {value for value in values if value is not None}
+
+    def missing(self, stage: int, live: Container[int]) -> dict[int, bool]:
+        """What runs again before `stage` where `live` values are there, in order, and whether it keeps."""
+        missing = [v for v in self.reads[stage] if v not in live]
+        again: dict[int, bool] = {}
+        while missing:
+            value = self.values[missing.pop()]
+            if value.maker not in again:
+                again[value.maker] = False
+                missing += [v for v in self.reads[value.maker] if v not in live]
+            again[value.maker] |= value.optional
+        return dict(sorted(again.items()))
 
     def action(self, operation: int) -> Compute | LayerAction:
         """What runs when an operation does, keeping what it can."""
@@ -202,9 +216,7 @@ class Operations:
                 stage, last = stage + 1, -1
                 continue
             last = i
-            if not self.repeatable[i]:
-                return False
-            if plan_class is PlanClass.FORWARD and (self.backward[i] or not self.backward[stage]):
+            if not self.may_run_again(i, stage, plan_class):
                 return False
         return stage == len(self)
 
@@ -258,7 +270,12 @@ def _lower_layers(graph: LayerGraph) -> Operations:
         Value(layer.saved_bytes, i, (backward_of[i],), optional=True)
         for i, layer in enumerate(layers)
     ]
-    resident, extra = _gradients(graph)
+    gradients = Gradients(graph)
+    resident = [gradients.bytes] * n
+    for i in reversed(range(n)):
+        resident.append(gradients.bytes)
+        gradients.after(i)
+    extra = [graph.backward_bytes(i) for i in reversed(range(n))]
     reverse = tuple(reversed(layers))
     return Operations(
         graph=graph,
@@ -273,30 +290,3 @@ def _lower_layers(graph: LayerGraph) -> Operations:
         keep_extra=(*(layer.forward_transient_bytes for layer in layers), *extra),
         layers=n,
     )
-
-
-def _gradients(graph: LayerGraph) -> tuple[list[int], list[int]]:
-    """What is resident before each operation, and what each backward needs on top."""
-    n = len(graph)
-    live = graph.input_bytes
-    gradients = {i for i in range(n) if not graph.consumers[i]}
-    live += sum(graph.layers[i].output_bytes for i in gradients)
-    resident, extra = [live] * n, []
-    for i in reversed(range(n)):
-        layer = graph.layers[i]
-        resident.append(live)
-        extra.append(
-            graph.input_bytes_of(i)
-            + layer.gradient_bytes
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
-        )
-        if graph.inputs[i]:
-            new = set(graph.inputs[i]) - gradients
-            live += sum(graph.layers[u].output_bytes for u in new)
-            gradients |= new
-        elif -1 not in gradients:
-            gradients.add(-1)
-            live += graph.input_bytes
-        live += layer.gradient_bytes - layer.output_bytes
-    return resident, extra

@@ -16,8 +16,6 @@ from solvers.graph.search import Search
 from solvers.methods import Limits, Method
 from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
-__all__ = ["METHODS", "default_class", "solve"]
-
 _Solved = Solution[GraphSchedule]
 _Run = Callable[[Any, int, Limits], _Solved]
 
@@ -30,21 +28,8 @@ def default_class(graph: Graph) -> PlanClass:
 def solve(graph: Graph, budget: int, *, method: str = "auto", **limits: Any) -> _Solved:
     """The fastest schedule of a method within `budget` bytes.
 
-    Parameters
-    ----------
-    graph, budget
-        The problem.
-    method
-        One of `METHODS`; `KeyError` where it is none.
-    limits
-        Fields of `Limits`.
-
-    Raises
-    ------
-    Infeasible
-        Nothing fits, or nothing was found; it says which.
-    Unsuitable
-        The method does not accept the graph.
+    `method` is one of `METHODS`, `KeyError` where it is none; `limits` are fields of `Limits`. It
+    raises what `Method.solve` does.
     """
     return METHODS[method].solve(graph, budget, Limits(**limits))
 

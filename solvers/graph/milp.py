@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import highspy
     from scipy.sparse import csr_array
 
-__all__ = ["Answer", "Bools", "Floats", "Ints", "Program", "Rows", "solve"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -96,12 +95,8 @@ def solve(
 
     Parameters
     ----------
-    program
-        What to minimise.
     time_limit
         Seconds; None: until it is solved.
-    threads
-        Of HiGHS's tree search.
     hint
         Values of the integer columns of a known solution, to start from.
     watch

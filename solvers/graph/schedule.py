@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from solvers.schedule import Backward, Compute, Forward
-
-__all__ = ["Actions", "GraphSchedule", "LayerAction", "Nodes"]
+from solvers.schedule import Backward, Compute, Forward, Schedule
 
 LayerAction: TypeAlias = Forward | Backward
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Schedule):
     """The schedule of a compute graph: `steps` are its nodes in the order of computation."""
 
     steps: tuple[int, ...]
@@ -23,15 +20,6 @@ class Nodes:
     def actions(self, length: int) -> Iterator[Compute]:
         """Every computation in order."""
         return map(Compute, self.steps)
-
-    def counts(self, length: int) -> list[int]:
-        """How often each node is computed."""
-        runs = Counter(self.steps)
-        return [runs[i] for i in range(length)]
-
-    def options(self) -> dict[int, str]:
-        """None, since options belong to chains."""
-        return {}
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -44,7 +32,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
+class Actions(Schedule):
     """The schedule of a layer graph: its forwards and backwards in order."""
 
     steps: tuple[LayerAction, ...]
@@ -52,15 +40,6 @@ class Actions:
     def actions(self, length: int) -> Iterator[LayerAction]:
         """Every action in order."""
         return iter(self.steps)
-
-    def counts(self, length: int) -> list[int]:
-        """How often each layer's forward runs."""
-        runs = Counter(step.layer for step in self.steps if isinstance(step, Forward))
-        return [runs[i] for i in range(length)]
-
-    def options(self) -> dict[int, str]:
-        """None, since options belong to chains."""
-        return {}
 
     @property
     def order(self) -> tuple[object, ...]:

@@ -18,8 +18,6 @@ from solvers.solution import Infeasible, PlanClass, Progress, Report, Solution
 if TYPE_CHECKING:
     from solvers.graph.milp import Answer, Program, Watch
 
-__all__ = ["OutOfTime", "Search"]
-
 
 class OutOfTime(Exception):
     """A limit came while something was under way that is of no use half done."""
@@ -28,25 +26,14 @@ class OutOfTime(Exception):
 class Search:
     """One problem, solved in one class.
 
-    Parameters
-    ----------
-    operations, budget
-        The problem.
-    plan_class
-        Where schedules are looked for and where the bound holds.
-    time_limit
-        Seconds; None: none.
-    threads
-        Of the solvers that use them.
-    report
-        Is told of every improvement.
-    interrupted
-        Asked now and then; True ends the search.
+    Parameters as in `Limits`; in `plan_class` schedules are looked for, and there the bound holds.
 
     Attributes
     ----------
     stage
         What is being done, for the reports.
+    runs
+        The best schedule so far; empty: there is none.
     unit
         All that is spent on running again is a multiple of it.
     lower_bound
@@ -82,7 +69,7 @@ class Search:
         self._problem: Problem[Any] = operations.graph
         self._schedule: GraphSchedule | None = None
         self._replay: Replay | None = None
-        self._runs: tuple[Run, ...] = ()
+        self.runs: tuple[Run, ...] = ()
         self._report = report
         self._interrupted = interrupted
         self._start = time.monotonic()
@@ -105,11 +92,6 @@ class Search:
     def time(self) -> int | None:
         """Time of the best schedule so far."""
         return None if self._replay is None else self._replay.time
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The best schedule so far; empty: there is none."""
-        return self._runs
 
     @property
     def proven(self) -> bool:
@@ -136,7 +118,7 @@ class Search:
         best = self._replay
         if best is None or (replay.time, replay.peak_bytes) < (best.time, best.peak_bytes):
             self._schedule, self._replay = schedule, replay
-            self._runs = tuple(self.operations.runs(schedule))
+            self.runs = tuple(self.operations.runs(schedule))
             self._tell()
         return True
 

@@ -10,9 +10,6 @@ from solvers.graph.search import Search
 from solvers.problem import InvalidProblem
 from solvers.solution import Unsuitable
 
-__all__ = ["MOST_OPERATIONS", "blocks", "find_best", "greedy", "intervals", "order", "rounding"]
-__all__ += ["staged"]
-
 MOST_OPERATIONS = 1500
 """Beyond so many operations nothing is proven: the program grows with their square."""
 

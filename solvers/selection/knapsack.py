@@ -41,14 +41,8 @@ def closed_sets(
 
     Of equal sets the one with fewest operations, then the lexicographically first.
 
-    Parameters
-    ----------
-    items
-        Barred ones are left out, and what needs them.
-    labels
-        Operations are below this.
-    most
-        Points kept at once, over all states; each state has at least two.
+    Barred items are left out, and what needs them. Operations are below `labels`. `most` points are
+    kept at once, over all states; each state has at least two.
 
     Returns
     -------

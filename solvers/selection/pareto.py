@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from solvers.problem import InvalidProblem, check_quantity
-from solvers.selection.items import Item, closure, items
+from solvers.selection.items import closure, items
 from solvers.selection.problem import Block
 
 MOST_POINTS = 20_000
@@ -108,28 +108,21 @@ def choice(block: Block, kept: Iterable[int]) -> Choice:
             f"kept: {min(strange)} is no operation of a block of {len(block.operations)}"
         )
     parts = items(block)
-    chosen = closure(parts, (k for k, part in enumerate(parts) if wanted & set(part.operations)))
-    return _priced(block, (_checked(block, parts[k]) for k in chosen))
-
-
-def _checked(block: Block, part: Item) -> Item:
-    if part.bar:
-        storage, late = part.bar
-        first = part.operations[0]
-        raise InvalidProblem(
-            f"operation {first} ({block.operations[first].name!r}) cannot be kept: operation {late}"
-            f" ({block.operations[late].name!r}), which is not run again, changes storage {storage}"
-            " in place; leave it out of kept"
-        )
-    return part
-
-
-def _priced(block: Block, chosen: Iterable[Item]) -> Choice:
-    parts = list(chosen)
+    wished = (k for k, part in enumerate(parts) if wanted & set(part.operations))
+    chosen = [parts[k] for k in closure(parts, wished)]
+    for part in chosen:
+        if part.bar:
+            storage, late = part.bar
+            first = part.operations[0]
+            raise InvalidProblem(
+                f"operation {first} ({block.operations[first].name!r}) cannot be kept: operation "
+                f"{late} ({block.operations[late].name!r}), which is not run again, changes "
+                f"storage {storage} in place; leave it out of kept"
+            )
     return Choice(
-        tuple(sorted(i for part in parts for i in part.operations)),
-        sum(part.bytes for part in parts),
-        block.run_again_time - sum(part.time for part in parts),
+        tuple(sorted(i for part in chosen for i in part.operations)),
+        sum(part.bytes for part in chosen),
+        block.run_again_time - sum(part.time for part in chosen),
     )
 
 
@@ -140,13 +133,8 @@ def pareto(block: Block, most_points: int | None = None) -> Pareto:
     nothing (a number read from a tensor, an empty tensor). The last recomputes least. Of choices
     of one price the one with fewest operations is taken, then the lexicographically first.
 
-    Parameters
-    ----------
-    block
-        The block.
-    most_points
-        Choices that may be kept at once, at least 2; None: `MOST_POINTS`. Where there are more,
-        some are left out on the way, and `Pareto.gap_time` says what that may cost.
+    `most_points` are choices that may be kept at once, at least 2; None: `MOST_POINTS`. Where there
+    are more, some are left out on the way, and `Pareto.gap_time` says what that may cost.
     """
     from solvers.selection.knapsack import closed_sets
 
@@ -164,12 +152,7 @@ def thin(choices: Sequence[Choice], most: int) -> Thinned:
     the best of all. Exact: for a given loss it is best to go from each choice that stays to the
     farthest that the loss allows, and the least loss that suffices is found by bisection.
 
-    Parameters
-    ----------
-    choices
-        As `pareto` returns them.
-    most
-        At least 2: the first and the last stay.
+    Of `choices` as `pareto` returns them the first and the last stay, so `most` is at least 2.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.problem import LIMIT, InvalidProblem, check_quantity
+from solvers.problem import InvalidProblem, check_quantity, check_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,8 @@ class Block:
                     "again would not give the same; keep such a block whole"
                 )
             known.update(operation.writes)
-        for what, total in (
-            ("times", sum(operation.time for operation in self.operations)),
-            ("sizes", sum(self.storage_bytes)),
-        ):
-            if total >= LIMIT:
-                raise InvalidProblem(
-                    f"the block: {what} add up to {total}, beyond 2**62; use a larger unit"
-                )
+        check_sum("the block: times", sum(operation.time for operation in self.operations))
+        check_sum("the block: sizes", sum(self.storage_bytes))
 
     def _check_known(self, where: str, storages: set[int]) -> None:
         most = max(storages, default=-1)

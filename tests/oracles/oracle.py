@@ -56,7 +56,7 @@ class Step:
             w, transient = layer.saved_bytes, layer.forward_transient_bytes
             holds = [layer.input_saved, layer.output_saved]
             if keep.option is not None:
-                option = layer.option(keep.option)
+                option = next(each for each in layer.options if each.name == keep.option)
                 w = option.saved_bytes
                 if option.forward_transient_bytes is not None:
                     transient = option.forward_transient_bytes
@@ -82,7 +82,7 @@ class Step:
         working, overlap = layer.backward_transient_bytes, layer.backward_overlap_bytes
         if name is not None:
             # What the option dropped is made again: the full saved set is live.
-            option = layer.option(name)
+            option = next(each for each in layer.options if each.name == name)
             self.time += option.recompute_time
             self.forwards[i] += 1
             self.bytes["W", i] = layer.saved_bytes

@@ -127,11 +127,10 @@ def _nearly(draw: st.DrawFn, layer: Layer) -> Layer:
 
 def _possible(layer: Layer, before: int) -> Layer:
     """`layer` with overlaps that `Chain` accepts, behind an activation of `before` bytes."""
-    least = min(layer.backward_overlap_bytes, most_overlap(layer, layer.way(None), before))
+    least = min(layer.backward_overlap_bytes, most_overlap(layer, layer.ways[0], before))
     layer = replace(layer, backward_overlap_bytes=least)
     options = []
-    for option in layer.options:
-        way = layer.way(option.name)
+    for option, way in zip(layer.options, layer.ways[1:], strict=True):
         most = most_overlap(layer, way, before)
         if way.backward_overlap_bytes > most:
             option = replace(option, backward_overlap_bytes=most)

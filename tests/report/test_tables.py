@@ -83,7 +83,8 @@ def test_rows_add_up_to_the_replay(seed: int) -> None:
                 one = chain.layers[action.layer]
                 recomputed += one.recompute_time if action.ends_body else one.forward_time
             seen.add(action.layer)
-            recomputed += chain.layers[action.layer].way(action.option).recompute_time
+            ways = {way.option: way for way in chain.ways[action.layer]}
+            recomputed += ways[action.option].recompute_time
     assert again == pytest.approx(recomputed / costs.ticks_per_unit)
 
 

@@ -29,7 +29,7 @@ from scheduler.plans.settings import (
     uniform,
 )
 from solvers.chain.problem import Chain
-from solvers.chain.segments import tables
+from solvers.chain.segments import Tables
 
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """Values of ``recompute_modules``."""
@@ -107,7 +107,7 @@ def _best_staged(
     source: Source, chains: list[Chain], every: list[tuple[Setting, ...]]
 ) -> tuple[Setting, list[Outcome]]:
     """Of settings, each given once a stage, the one whose slowest stage is the fastest."""
-    room, counts = source.room, [tables(chain) for chain in chains]
+    room, counts = source.room, [Tables(chain) for chain in chains]
 
     def outcomes_of(settings: tuple[Setting, ...]) -> list[Outcome]:
         return [

@@ -11,8 +11,6 @@ from solvers.graph.schedule import Actions, LayerAction
 from solvers.problem import Layer, Option
 from solvers.schedule import Backward, Forward
 
-__all__ = ["MOST_CHOICES", "MOST_OPTIONS", "Block"]
-
 MOST_CHOICES = 10
 """Options of a block of so many recomputable layers are a full enumeration. In larger blocks
 neighbours run again together: as many runs of layers, of equal length but for one."""

@@ -25,15 +25,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from solvers.chain.methods import optimal
+from solvers.chain import frontier
 from solvers.chain.problem import Chain
 from solvers.graph.chains.block import Block
 from solvers.graph.problem import LayerGraph
 from solvers.graph.schedule import Actions, LayerAction
 from solvers.schedule import Backward, Forward, Items
 from solvers.solution import Infeasible
-
-__all__ = ["BlockChain", "Blocks", "as_chain", "cuts", "solve_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +164,7 @@ def as_chain(graph: LayerGraph) -> tuple[BlockChain, ...]:
 def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = None) -> Blocks | None:
     """The fastest plan over the blocks of a graph within `budget` bytes; None: there is none.
 
-    Parameters
-    ----------
-    graph, budget
-        The problem.
-    max_points
-        As for `solvers.chain.frontier.Frontier`.
+    `max_points` is that of `solvers.chain.frontier.Frontier`.
 
     Raises
     ------
@@ -183,7 +176,7 @@ def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = Non
     bounds: list[int] = []
     for blocks in as_chain(graph):
         try:
-            found = optimal(blocks.chain, budget, max_points=max_points)
+            found = frontier.solve(blocks.chain, budget, max_points=max_points)
             schedule, bound = found.schedule, found.lower_bound_time
         except Infeasible as error:
             schedule, bound = error.schedule, least  # its replay on the graph may fit even so

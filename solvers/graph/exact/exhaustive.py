@@ -22,8 +22,6 @@ from solvers.graph.problem import Graph
 from solvers.graph.schedule import GraphSchedule
 from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
-__all__ = ["MOST_OPERATIONS", "MOST_STATES", "solve_any"]
-
 MOST_OPERATIONS = 40
 """Graphs with more operations are refused at once; a layer is two."""
 
@@ -42,22 +40,9 @@ def solve_any(
 ) -> Solution[GraphSchedule]:
     """The fastest of all legal schedules that fit `budget` bytes.
 
-    Parameters
-    ----------
-    graph
-        A small problem. Nodes are computed in any order that the edges allow, and as often as it
-        takes; the backwards of a layer graph may run in any order, too.
-    budget
-        Bytes that the replay's peak may reach.
-    most_states
-        Give up beyond so many states.
-    interrupted
-        Asked now and then; true ends the search.
-
-    Returns
-    -------
-    Solution
-        Optimal in class "any": its bound is its own time.
+    Nodes are computed in any order that the edges allow, and as often as it takes; the backwards of
+    a layer graph may run in any order, too. So it is optimal in class "any", and its bound is its
+    own time. The search gives up beyond `most_states`.
 
     Raises
     ------

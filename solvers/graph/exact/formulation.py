@@ -30,8 +30,6 @@ from solvers.graph.lowering import Operations, Run, Value
 from solvers.graph.milp import Floats, Ints, Rows
 from solvers.solution import PlanClass
 
-__all__ = ["Formulation"]
-
 ONE = 0
 """The column that is always 1."""
 NONE = -1
@@ -282,23 +280,18 @@ class Formulation:
         """The values of the integer columns for runs of the class."""
         operations = self.operations
         values = dict.fromkeys(np.flatnonzero(self.integer).tolist(), 0.0)
-        needed: set[int | None] = (
-            set()
-        )  # values whose live copy is read later, from the end backward
+        needed: set[int] = set()  # values whose live copy is read later
         stage = len(operations)
         for run in reversed(runs):
             i = run.operation
             if i == stage - 1:
                 for value in needed:
-                    assert value is not None
                     self._set(values, self.hold.get((stage, value), NONE))
                 stage -= 1
             self._set(values, self.run.get((stage, i), NONE))
-            made = {operations.outputs[i]}
             if run.keep:
                 self._set(values, self.keep.get((stage, i), NONE))
-                made.add(operations.saved[i])
-            needed -= made
+            needed -= operations.made(i, keep=run.keep)
             needed.update(operations.reads[i])
         return values
 

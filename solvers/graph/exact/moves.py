@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
+from solvers.graph.schedule import Actions, LayerAction, Nodes
 from solvers.schedule import Backward, Forward
-
-__all__ = ["RULES", "Move", "Rules", "Stand", "Step"]
 
 Step = int | LayerAction
 
@@ -40,27 +38,10 @@ class Stand:
     moves: tuple[Move, ...]
 
 
-class Rules(Protocol):
-    """One kind of graph: values that may be dropped, and numbers that say what is done."""
-
-    sizes: list[int]
-    end: int
-
-    @property
-    def schedule(self) -> Callable[[Any], GraphSchedule]:
-        """What makes a schedule of such steps."""
-
-    def stand(self, done: int) -> Stand:
-        """What can follow, whatever is live."""
-
-    def bound(self, live: int, done: int) -> int | None:
-        """Least time from here; None: there is no way on, whatever the budget."""
-
-
 class NodeRules:
     """A compute graph: a value is a node's output, done are the nodes computed at least once."""
 
-    schedule = Nodes
+    schedule: type[Any] = Nodes
 
     def __init__(self, graph: ComputeGraph) -> None:
         self.graph = graph
@@ -102,7 +83,7 @@ class LayerRules:
     for it would be lost if its one run did not keep.
     """
 
-    schedule = Actions
+    schedule: type[Any] = Actions
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
@@ -152,12 +133,7 @@ class LayerRules:
     def _backward(self, i: int, done: int) -> Move:
         layer, bit, n = self.graph.layers[i], 1 << i, len(self.sizes)
         reads = (self.inputs[i] if layer.input_saved else 0) | (bit if layer.output_saved else 0)
-        on_top = (
-            self.graph.input_bytes_of(i)
-            + layer.gradient_bytes
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
-        )
+        on_top = self.graph.backward_bytes(i)
         after = (done | bit << n) & ~bit
         return Move(Backward(i), layer.backward_time, reads, 0, on_top, after)
 
@@ -188,5 +164,7 @@ def _mask(values: Iterable[int]) -> int:
     return mask
 
 
+Rules = NodeRules | LayerRules
+
 RULES: dict[type[Any], Callable[[Any], Rules]] = {ComputeGraph: NodeRules, LayerGraph: LayerRules}
-"""The rules of each kind of graph."""
+"""The rules of each kind of graph: values that may be dropped, and what numbers say is done."""

@@ -9,8 +9,6 @@ from solvers.graph.heuristics.greedy import Keenness, by_distance, evicting
 from solvers.graph.lowering import Run
 from solvers.graph.milp import Floats
 
-__all__ = ["THRESHOLDS", "roundings"]
-
 THRESHOLDS = (0.5, 0.9, 0.99, 0.25, 0.1, 0.01)
 
 
@@ -49,28 +47,14 @@ def _rounded(formulation: Formulation, solution: Floats, threshold: float) -> li
     live: set[int] = set()
     done: list[Run] = []
     for stage in range(len(operations)):
-        missing = [v for v in operations.reads[stage] if v not in live]
-        again: dict[int, bool] = {}  # operation -> does its run keep
-        while missing:
-            value = operations.values[missing.pop()]
-            if value.maker not in again:
-                again[value.maker] = False
-                missing += [v for v in operations.reads[value.maker] if v not in live]
-            again[value.maker] |= value.optional
-        for operation in sorted(again):
-            done.append(Run(operation, again[operation]))
-            live |= _made(formulation, operation, keep=again[operation])
+        for operation, keep in operations.missing(stage, live).items():
+            done.append(Run(operation, keep))
+            live |= operations.made(operation, keep=keep)
         saved = operations.saved[stage]
         held_after = hold.get((stage + 1, saved), NONE) if saved is not None else NONE
         keep = held_after != NONE and bool(solution[held_after] >= threshold)
         done.append(Run(stage, keep))
-        live |= _made(formulation, stage, keep=keep)
+        live |= operations.made(stage, keep=keep)
         columns = ((v, hold.get((stage + 1, v), NONE)) for v in live)
         live = {v for v, column in columns if column != NONE and solution[column] >= threshold}
     return done
-
-
-def _made(formulation: Formulation, operation: int, *, keep: bool) -> set[int]:
-    operations = formulation.operations
-    values = (operations.outputs[operation], operations.saved[operation] if keep else None)
-    return {value for value in values if value is not None}

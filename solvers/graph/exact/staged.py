@@ -16,8 +16,6 @@ from solvers.graph.milp import Answer, Floats, Ints, Program, Rows
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.search import Search
 
-__all__ = ["prove", "relax"]
-
 _LARGEST_COST = 1e5
 """Costs are scaled to this at most: HiGHS takes differences below 1e-6 for none."""
 
@@ -35,13 +33,7 @@ _SLACK = 1e-6
 
 
 def prove(search: Search) -> None:
-    """Narrow `search` down: better schedules and a higher bound, both recorded in it.
-
-    Parameters
-    ----------
-    search
-        The problem, its class (`FORWARD` or `STAGED`), its limits and the best schedule so far.
-    """
+    """Narrow `search` down: better schedules and a higher bound, both recorded in it."""
     _Proof(search).run()
 
 

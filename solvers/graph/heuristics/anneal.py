@@ -11,8 +11,6 @@ from solvers.chain.compiled import compiled
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.schedule import Nodes
 
-__all__ = ["annealed"]
-
 _CYCLES = 8
 _CHUNK = 50_000  # moves between two questions whether to stop
 _HOT, _COLD = 2.0, 0.02  # temperatures, in mean sizes of a node

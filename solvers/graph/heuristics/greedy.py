@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from solvers.graph.lowering import Operations, Run
 from solvers.solution import PlanClass
 
-__all__ = ["Keenness", "by_distance", "evicting"]
-
 _MOST_RUNS = 20
 """Runs per operation, about, beyond which eviction has got into a circle and is given up."""
 
@@ -37,18 +35,10 @@ def evicting(
     keenness: Keenness,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Run] | None:
-    """Runs within `budget`, or None where eviction comes to an end.
+    """Runs of the class within `budget`, or None where eviction comes to an end.
 
-    Parameters
-    ----------
-    operations, budget
-        The problem.
-    plan_class
-        `FORWARD` or `STAGED`.
-    keenness
-        Which values to free when memory is short.
-    stop
-        Asked before each operation; True gives it up.
+    `keenness` says which values to free when memory is short; `stop` is asked before each operation
+    and gives it up.
     """
     try:
         return _Evictor(operations, budget, plan_class, keenness, stop).runs()
@@ -79,43 +69,20 @@ class _Evictor:
         for stage in range(len(operations)):
             if self.stop() or len(self.done) > _MOST_RUNS * (stage + 100):
                 raise _Stuck
-            again, keeping = self._needed(stage)
+            again = operations.missing(stage, self.live)
+            if not all(operations.may_run_again(i, stage, self.plan_class) for i in again):
+                raise _Stuck
             pending: dict[int, int] = {}  # value -> reads of it still to come in this stage
             for operation in (*again, stage):
                 for read in operations.reads[operation]:
                     pending[read] = pending.get(read, 0) + 1
             for operation in (*again, stage):
-                self._run(stage, operation, operation in keeping, pending)
+                self._run(stage, operation, again.get(operation, False), pending)
             for dead in dies[stage]:
                 # Nothing still to run for the first time reads it; a recomputation that does
                 # makes it again.
                 self._free(dead)
         return self.done
-
-    def _may_run_again(self, stage: int, operation: int) -> bool:
-        operations = self.operations
-        if not operations.repeatable[operation]:
-            return False
-        if self.plan_class is PlanClass.FORWARD:
-            return operations.backward[stage] and not operations.backward[operation]
-        return True
-
-    def _needed(self, stage: int) -> tuple[list[int], set[int]]:
-        """What has to run again before `stage`, and which of it has to keep."""
-        operations = self.operations
-        missing = [v for v in operations.reads[stage] if v not in self.live]
-        again: set[int] = set()
-        keeping: set[int] = set()
-        while missing:
-            value = operations.values[missing.pop()]
-            if not self._may_run_again(stage, value.maker):
-                raise _Stuck
-            if value.optional:
-                keeping.add(value.maker)
-            if value.maker not in again:
-                again.add(value.maker)
-                missing += [v for v in operations.reads[value.maker] if v not in self.live]
-        return sorted(again), keeping
 
     def _run(self, stage: int, operation: int, keep: bool, pending: dict[int, int]) -> None:
         operations = self.operations
@@ -194,7 +161,9 @@ class _Evictor:
         """Whether the value can be made again where it is read next."""
         record = self.operations.values[value]
         use = bisect.bisect_right(record.uses, stage)
-        return use == len(record.uses) or self._may_run_again(record.uses[use], record.maker)
+        return use == len(record.uses) or self.operations.may_run_again(
+            record.maker, record.uses[use], self.plan_class
+        )
 
     def _free(self, value: int) -> None:
         if value in self.live:

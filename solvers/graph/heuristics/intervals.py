@@ -26,8 +26,6 @@ from solvers.graph.schedule import Nodes
 from solvers.graph.search import Search
 from solvers.solution import PlanClass
 
-__all__ = ["LARGEST", "offer_intervals", "solve_intervals"]
-
 LARGEST = 1500
 """Nodes beyond which the model, which grows with their square, is not built."""
 
@@ -47,7 +45,7 @@ def solve_intervals(
     forward_only: bool = False,
     interrupted: Callable[[], bool] | None = None,
 ) -> tuple[int, ...] | None:
-    """Return the quickest schedule found within `budget` bytes, or None.
+    """The quickest schedule in the given order found within `budget` bytes, or None.
 
     First one thread searches for a proof, with three fifths of the time. What it leaves open goes
     to all threads and to neighbourhood search: to make the peak small, until something fits, and
@@ -55,10 +53,6 @@ def solve_intervals(
 
     Parameters
     ----------
-    graph
-        Computed for the first time in the order of its nodes.
-    budget
-        Bytes.
     most_intervals
         How often a node may be computed, C above; 1 or more.
     time_limit
@@ -67,15 +61,11 @@ def solve_intervals(
         the limit cuts short depends on the machine.
     workers
         Threads for what the first search leaves open; 1 or more.
-    seed
-        Of CP-SAT.
     hint
         A legal schedule to start from, within the budget or not; by default every node once. If
         it fits, the result is no slower.
     forward_only
         Compute only forward nodes again, and only in the stages of backward nodes.
-    interrupted
-        Asked many times a second; once it says True the best schedule so far is returned.
 
     Raises
     ------
@@ -168,8 +158,7 @@ class _Search:
         interrupted: Callable[[], bool] | None,
     ) -> None:
         self.deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-        self.workers = workers
-        self.seed = seed
+        self.workers, self.seed = workers, seed
         self.interrupted = interrupted or (lambda: False)
 
     def run(self, model: RetentionModel, thorough: bool) -> tuple[tuple[int, ...] | None, bool]:

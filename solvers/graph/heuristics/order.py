@@ -14,8 +14,6 @@ from solvers.graph.problem import ComputeGraph
 from solvers.graph.schedule import Nodes
 from solvers.problem import InvalidProblem
 
-__all__ = ["EXACT_NODES", "original_schedule", "reorder", "reordered"]
-
 EXACT_NODES = 16
 """Up to so many nodes the order found is the best of all."""
 
@@ -33,24 +31,18 @@ def reorder(
     rounds: int | None = None,
     interrupted: Callable[[], bool] | None = None,
 ) -> Order:
-    """Return a topological order whose peak, every node computed once, is small.
+    """A topological order whose peak, every node computed once, is small.
 
     It is never larger than that of the given order, and the least there is on graphs of up to
     `EXACT_NODES` nodes. The same arguments give the same order.
 
     Parameters
     ----------
-    graph
-        Its nodes stand in the order to begin with.
     budget
         Bytes at which a peak is small enough: the search ends there. None: the smaller the better.
-    seed
-        Of the annealing.
     rounds
         Moves of the annealing; default: two million, fewer beyond 1,000 nodes and edges, so that
         one core is done in some ten seconds.
-    interrupted
-        Asked now and then; once it says True the best order so far is returned.
 
     Raises
     ------
@@ -76,7 +68,7 @@ def reorder(
 
 
 def reordered(graph: ComputeGraph, order: Sequence[int]) -> ComputeGraph:
-    """Return `graph` with node `order[k]` at place k.
+    """`graph` with node `order[k]` at place k.
 
     Raises
     ------
@@ -93,7 +85,7 @@ def reordered(graph: ComputeGraph, order: Sequence[int]) -> ComputeGraph:
 
 
 def original_schedule(order: Sequence[int], schedule: Sequence[int]) -> tuple[int, ...]:
-    """Return a schedule of ``reordered(graph, order)`` as one of ``graph``."""
+    """A schedule of ``reordered(graph, order)`` as one of ``graph``."""
     return tuple(order[k] for k in schedule)
 
 

@@ -17,8 +17,6 @@ import numpy as np
 from solvers.graph.lowering import Operations, Run
 from solvers.solution import PlanClass
 
-__all__ = ["repaired"]
-
 _MOST_LIVE = 1_500_000
 """Steps that all values together may live: each takes some memory here."""
 
@@ -33,15 +31,9 @@ def repaired(
 ) -> list[Run] | None:
     """Runs within `budget`, or None where no gap helps, or too much lives long; compute graphs.
 
-    Parameters
-    ----------
-    operations, budget, plan_class
-        The problem.
-    stop
-        Asked before each gap; True gives it up.
-    strict
-        Never put a step over the budget to relieve another; else what is over, summed over the
-        steps, has to become less. Neither is better on all graphs.
+    `strict`: never put a step over the budget to relieve another; else what is over, summed over
+    the steps, has to become less. Neither is better on all graphs. `stop` is asked before each gap
+    and gives it up.
     """
     spans = sum(value.uses[-1] - value.maker for value in operations.values if value.uses)
     if spans > _MOST_LIVE:
@@ -112,7 +104,9 @@ class _Repair:
             return None
         stretch = next(s for s in self.live[value] if s[0] <= step <= s[1])
         end = reads[after]
-        if end > stretch[1] or not self._may_run_again(record.maker, end):
+        if end > stretch[1] or not self.operations.may_run_again(
+            record.maker, end, self.plan_class
+        ):
             return None
         begin = max(stretch[0], reads[after - 1] if after else stretch[0])
         stays = []
@@ -121,14 +115,6 @@ class _Repair:
             if before[-1][1] < end:
                 stays.append((read, before[-1][1]))
         return _Gap(value, begin, end, tuple(stays))
-
-    def _may_run_again(self, maker: int, stage: int) -> bool:
-        operations = self.operations
-        if not operations.repeatable[maker]:
-            return False
-        if self.plan_class is PlanClass.FORWARD:
-            return operations.backward[stage] and not operations.backward[maker]
-        return True
 
     def _helps(self, gap: _Gap, budget: int) -> bool:
         first = min([gap.begin, *(since for _, since in gap.stays)])

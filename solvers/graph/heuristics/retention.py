@@ -10,8 +10,6 @@ from ortools.sat.python import cp_model
 
 from solvers.graph.problem import ComputeGraph
 
-__all__ = ["RetentionModel"]
-
 # CP-SAT multiplies sizes by lengths of intervals and adds the products up in 64 bits.
 _MOST_BYTES = 2**38
 _MOST_TIME = 2**46

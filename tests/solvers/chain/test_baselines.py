@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import binomial, greedy, segments, single_level, uniform
+from solvers.chain import binomial, greedy, segments, uniform
+from solvers.chain.frontier import Frontier
+from solvers.chain.methods import single_level
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 from solvers.schedule import Checkpoint, Item, Items, Keep, depth, keep_all
@@ -108,20 +110,20 @@ def identical(length: int, **changes: int | bool) -> Chain:
 @examples(250)
 @given(chains(max_layers=5))
 def test_the_single_level_frontier_is_that_of_every_plan(chain: Chain) -> None:
-    assert single_level.frontier(chain) == best_points(chain)
+    assert Frontier(chain, nested=False).points == best_points(chain)
 
 
 def test_equal_layers_that_do_not_save_their_input() -> None:
     # The first span is the model of all equal ones, and must have what the later ones need of it.
     layer = Layer("a", 1, 1, 1, 1, 1, input_saved=False, output_saved=False)
     chain = Chain(tuple(replace(layer, name=f"l{i}") for i in range(4)), 1)
-    assert single_level.frontier(chain)[0][0] == best_points(chain)[0][0] == 6
+    assert Frontier(chain, nested=False).points[0][0] == best_points(chain)[0][0] == 6
 
 
 @examples(40)
 @given(chains(min_layers=6, max_layers=8, max_options=0))
 def test_the_single_level_frontier_of_longer_chains(chain: Chain) -> None:
-    assert single_level.frontier(chain) == best_points(chain)
+    assert Frontier(chain, nested=False).points == best_points(chain)
 
 
 @examples(120)
@@ -129,14 +131,14 @@ def test_the_single_level_frontier_of_longer_chains(chain: Chain) -> None:
 def test_single_level_solves_every_budget(chain: Chain) -> None:
     points = best_points(chain)
     for peak, cost in points:
-        solution = single_level.solve(chain, peak)
+        solution = single_level(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, cost)
         assert solution.lower_bound_time == chain.least_time
     least = points[0][0]
     for (_, before), (peak, _) in pairwise(points):  # just below a point, the one before is best
-        assert single_level.solve(chain, peak - 1).time == before
+        assert single_level(chain, peak - 1).time == before
     with pytest.raises(Infeasible) as caught:
-        single_level.solve(chain, least - 1)
+        single_level(chain, least - 1)
     assert caught.value.needs_bytes == least
     result = chain.replay(caught.value.schedule)
     assert (result.peak_bytes, result.time) == points[0]
@@ -145,9 +147,9 @@ def test_single_level_solves_every_budget(chain: Chain) -> None:
 @examples(25)
 @given(chains(min_layers=20, max_layers=30, max_options=1), st.integers(0, 2**32))
 def test_one_budget_agrees_with_the_frontier(chain: Chain, seed: int) -> None:
-    points = single_level.frontier(chain)
+    points = Frontier(chain, nested=False).points
     for peak, cost in random.Random(seed).sample(points, min(4, len(points))):
-        solution = single_level.solve(chain, peak)
+        solution = single_level(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, cost)
         assert depth(solution.schedule.items) <= 1
 
@@ -155,20 +157,20 @@ def test_one_budget_agrees_with_the_frontier(chain: Chain, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_one_budget_loses_no_optimum_where_sets_are_large(seed: int) -> None:
     chain = random_chain(80, seed)
-    points = single_level.frontier(chain)
+    points = Frontier(chain, nested=False).points
     assert len(points) > 1000
     for (_, before), (peak, cost) in list(pairwise(points))[:: len(points) // 6]:
-        solution = single_level.solve(chain, peak)
+        solution = single_level(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, cost)
-        assert single_level.solve(chain, peak - 1).time == before
+        assert single_level(chain, peak - 1).time == before
 
 
 def test_single_level_is_optimal_only_when_nothing_is_recomputed() -> None:
     chain = identical(6)
     whole = chain.replay(Items(keep_all(6))).peak_bytes
-    assert single_level.solve(chain, whole).status is Status.OPTIMAL
-    assert single_level.solve(chain, whole).schedule.items == keep_all(6)
-    assert single_level.solve(chain, whole - 1).status is Status.FEASIBLE
+    assert single_level(chain, whole).status is Status.OPTIMAL
+    assert single_level(chain, whole).schedule.items == keep_all(6)
+    assert single_level(chain, whole - 1).status is Status.FEASIBLE
 
 
 def test_a_layer_that_must_be_kept_is_kept() -> None:
@@ -177,7 +179,7 @@ def test_a_layer_that_must_be_kept_is_kept() -> None:
     layers[4] = replace(layers[4], recomputable=False)
     chain = Chain(tuple(layers), chain.input_bytes)
     with pytest.raises(Infeasible) as caught:
-        single_level.solve(chain, 0)
+        single_level(chain, 0)
     assert Keep(4) in caught.value.schedule.items
     assert all(Keep(4) in uniform.uniform_plan(chain, k) for k in range(1, 10))
     assert Keep(4) in greedy.solve(chain, PLENTY).schedule.items
@@ -185,11 +187,11 @@ def test_a_layer_that_must_be_kept_is_kept() -> None:
 
 def test_long_chains_are_solved() -> None:
     chain = random_chain(340, 1, kinds=12)
-    points = single_level.frontier(chain)
+    points = Frontier(chain, nested=False).points
     peak, cost = points[len(points) // 3]
-    assert single_level.solve(chain, peak).time == cost
+    assert single_level(chain, peak).time == cost
     chain = random_chain(1000, 2, kinds=12)
-    for solver in (uniform.solve, greedy.solve, single_level.solve):
+    for solver in (uniform.solve, greedy.solve, single_level):
         whole = uniform.solve_keep_all(chain, PLENTY).peak_bytes
         assert solver(chain, whole // 3).peak_bytes <= whole // 3
 
@@ -263,7 +265,7 @@ def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -
             drawn.append((at, last))
         at = last + 1
     result = chain.replay(Items(segments.plan_of(len(chain), tuple(drawn))))
-    quick = segments.evaluate(chain, segments.tables(chain), tuple(drawn))
+    quick = segments.evaluate(chain, segments.Tables(chain), tuple(drawn))
     assert quick == (result.peak_bytes, result.time)
 
 
@@ -273,7 +275,7 @@ def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -
 @examples(120)
 @given(chains(max_layers=10))
 def test_baselines_are_valid_within_budget_and_no_faster_than_single_level(chain: Chain) -> None:
-    points = single_level.frontier(chain)
+    points = Frontier(chain, nested=False).points
     for solver in BASELINES:
         with pytest.raises(Infeasible) as caught:
             solver(chain, -1)
@@ -339,7 +341,7 @@ def test_the_greedy_walk_ends_a_segment_above_the_threshold() -> None:
     assert greedy.greedy_segments(ends_kept, 1000) == ((0, 5),)
 
 
-@pytest.mark.parametrize("solver", [*BASELINES, single_level.solve])
+@pytest.mark.parametrize("solver", [*BASELINES, single_level])
 def test_the_same_input_gives_the_same_plan(solver: Solver) -> None:
     chain = random_chain(30, 5)
     budget = uniform.solve_keep_all(chain, PLENTY).peak_bytes
