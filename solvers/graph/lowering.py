@@ -174,7 +174,7 @@ class Operations:
         return {value for value in values if value is not None}
 
     def missing(self, stage: int, live: Container[int]) -> dict[int, bool]:
-        """What runs again before `stage` where `live` values are there, in order, and whether it keeps."""
+        """What runs again before `stage` with `live` values there, in order, and if it keeps."""
         missing = [v for v in self.reads[stage] if v not in live]
         again: dict[int, bool] = {}
         while missing:
