@@ -48,9 +48,18 @@ def layer_plan() -> Plan:
     return solve(CostGraph(layers, edges=(("a", "b"), ("b", "c"), ("a", "c"))), budget=10_000)
 
 
+def deep_plan() -> Plan:
+    """Nested deeper than JSON readers go, so that its file is flat."""
+    layer = LayerCost(forward_time=1, backward_time=2, output_bytes=100, saved_bytes=1000)
+    plan = solve([layer] * 300, budget=1500, input_bytes=100)
+    assert plan.depth > 100
+    return plan
+
+
 @pytest.mark.parametrize(
     "plan",
     [
+        deep_plan(),
         *(CHAIN, gpt2_plan(), sequential_plan(), options_plan(), node_plan(), layer_plan()),
         solve(CHAIN._costs, 5, reserved="1MB"),
     ],

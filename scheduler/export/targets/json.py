@@ -58,7 +58,14 @@ def _item() -> dict[str, Any]:
                 "type": "object",
                 "properties": {
                     "checkpoint": {"type": "array", "items": index, "minItems": 2, "maxItems": 2},
-                    "body": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1},
+                    "body": {
+                        "description": "Items; where they nest too deep, how many of the items "
+                        "after this one they are.",
+                        "oneOf": [
+                            {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1},
+                            {"type": "integer", "minimum": 1},
+                        ],
+                    },
                 },
                 "required": ["checkpoint", "body"],
                 "additionalProperties": False,
