@@ -25,10 +25,9 @@ import scheduler
 from scheduler.costs.costgraph import CostGraph, LayerCost
 from solvers.chain import frontier
 from solvers.chain.methods import METHODS
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import keep_all
-from solvers.solution import Infeasible, Solution, Status, Unsuitable, keep_all_time
+from solvers.chain.problem import Chain
+from solvers.schedule import Items, keep_all
+from solvers.solution import Infeasible, Solution, Status, Unsuitable
 
 COMPARED = tuple(name for name in METHODS if name not in ("keep-all", "brute"))
 RATIOS = ("uniform", "every-layer", "single-level")
@@ -105,10 +104,10 @@ def cost_files(paths: Iterable[str]) -> list[str]:
 
 
 def share_of_keep_all(chain: Chain, share: float) -> int:
-    return int(share * replay(chain, keep_all(len(chain))).peak_bytes)
+    return int(share * chain.replay(Items(keep_all(len(chain)))).peak_bytes)
 
 
-def try_to_solve(name: str, chain: Chain, budget: int) -> Solution | None:
+def try_to_solve(name: str, chain: Chain, budget: int) -> Solution[Items] | None:
     try:
         return METHODS[name].solve(chain, budget)
     except (Infeasible, Unsuitable):
@@ -162,7 +161,7 @@ def all_methods(chain: Chain, budget: int) -> dict[str, Any]:
 
     A baseline that does not fit takes part in the ratios with its smallest plan.
     """
-    base = keep_all_time(chain)
+    base = chain.least_time
     overheads: dict[str, float | None] = {}
     ratios: dict[str, float] = {}
     for name in COMPARED:
@@ -177,13 +176,12 @@ def all_methods(chain: Chain, budget: int) -> dict[str, Any]:
     return {"overheads": overheads, "ratios": ratios, "smallest_peak_bytes": smallest}
 
 
-def own_plan(name: str, chain: Chain, budget: int) -> Solution:
+def own_plan(name: str, chain: Chain, budget: int) -> Solution[Items]:
     """The method's plan within `budget`, or else its smallest."""
     try:
         return METHODS[name].solve(chain, budget)
     except Infeasible as error:
-        done = replay(chain, error.items)
-        return Solution(error.items, done.peak_bytes, done.time, keep_all_time(chain))
+        return Solution.of(chain, error.schedule, chain.least_time)
 
 
 MEASUREMENTS = {work.__name__: work for work in (nothing, whole_frontier, one_budget, all_methods)}

@@ -29,7 +29,7 @@ from torch._functorch import config, partitioners
 from scheduler.common.text import format_bytes
 from scheduler.pytorch import CompileBudget, Roofline, compile_budget
 from scheduler.pytorch.compile.joint import read_joint
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from tests.pytorch.compile.test_compile_budget import BACKEND, Decoder, stepped
 
 SHARES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.0)

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from scheduler.common.text import format_bytes, format_time
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Setup:
     dtype: str = "bfloat16"
 
     def build(self, device: str) -> Any:
-        """Make the model, in training mode."""
+        """The model, in training mode."""
         config = transformers.LlamaConfig(
             hidden_size=self.width,
             intermediate_size=self.hidden,
@@ -117,7 +117,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Say whether something was measured and nothing is wrong."""
+        """Whether something was measured and nothing is wrong."""
         return not self.wrong and any(row.error is not None for row in self.rows)
 
 

@@ -16,22 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from solvers.graph.lowering import lower
-from solvers.graph.methods import MOST_OPERATIONS
-from solvers.graph.problem import ComputeGraph
-from solvers.graph.solution import (
-    Graph,
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    least_time,
-    replay_steps,
-)
-from solvers.graph.solve import is_training, solve
-from solvers.solution import Unsuitable
+from solvers.graph.methods import solve
+from solvers.graph.problem import ComputeGraph, Graph
+from solvers.graph.work import MOST_OPERATIONS
+from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
 PUBLISHED = {
     "moc_rl100": {90: (".8 (18.5)", ".8 (9.3)", "0"), 80: ("2.3 (22.7)", "2.3 (9.5)", ".3 (11.5)")},
@@ -78,13 +71,13 @@ def read(path: Path) -> Graph | None:
 
 def runs(graph: Graph, chosen: Sequence[str]) -> Iterator[tuple[str, str, PlanClass | None]]:
     """What to run: label, method, class."""
-    if "free" in chosen and isinstance(graph, ComputeGraph) and not is_training(graph):
+    if "free" in chosen and isinstance(graph, ComputeGraph) and not graph.is_training:
         yield "free order", "auto", None
     small = len(lower(graph)) <= MOST_OPERATIONS
     for name in ("greedy", "rounding", "intervals"):
         if name in chosen and (small or name == "greedy"):
             yield name, name, None
-    if "forward" in chosen and is_training(graph) and small:
+    if "forward" in chosen and graph.is_training and small:
         yield "forward", "staged", PlanClass.FORWARD
     if "staged" in chosen and small:
         yield "staged", "staged", PlanClass.STAGED
@@ -97,18 +90,18 @@ def measure(
     plan_class: PlanClass | None,
     limit: float,
     threads: int,
-) -> tuple[GraphSolution | None, float, str]:
+) -> tuple[Solution[Any] | None, float, str]:
     """The solution or why there is none, and the seconds it took."""
     start = time.perf_counter()
     try:
         solution = solve(
             graph, budget, method=method, optimal_in=plan_class, time_limit=limit, threads=threads
         )
-    except GraphInfeasible as error:
+    except Infeasible as error:
         seconds = time.perf_counter() - start
         if error.plan_class is None:
             return None, seconds, "none found"
-        if budget < error.floor_bytes:
+        if budget < error.needs_bytes:
             return None, seconds, "below the floor"
         return None, seconds, f"none in class {error.plan_class.value}"
     except Unsuitable:
@@ -224,9 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         graph = read(path)
         if graph is None:
             continue
-        operations = lower(graph)
-        everything = operations.steps(operations.everything())
-        peak, least = replay_steps(graph, everything).peak_bytes, least_time(graph)
+        problem: Any = graph
+        peak, least = problem.replay(problem.keep_all()).peak_bytes, graph.least_time
         for share in map(int, options.budgets.split(",")):
             for label, method, plan_class in runs(graph, options.methods.split(",")):
                 solution, seconds, note = measure(
@@ -237,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         path.stem,
                         share,
                         label,
-                        "" if solution is None else solution.bound_class.value,
+                        "" if solution is None else solution.plan_class.value,
                         None if solution is None else solution.time,
                         None if solution is None else solution.lower_bound_time,
                         least,

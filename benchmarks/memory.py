@@ -15,7 +15,7 @@ from pathlib import Path
 
 from memory_rows import ROWS, Row
 
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 
 DATA = Path(__file__).parent.parent / "tests" / "data" / "memory_published.csv"
 UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "x": 1.0, "x sizeof(params)": 1.0}
@@ -122,9 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_formulas(rows: Sequence[Comparison]) -> None:
-    print(
-        "\nBy a documented formula (scheduler/memory/published.py), and by this package's count:\n"
-    )
+    print("\nBy a documented formula (tests/memory/published.py), and by this package's count:\n")
     table = [("n", "formula", "error", "count", "error", "why")]
     for one in rows:
         count, error = "-", ""

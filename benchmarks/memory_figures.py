@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from memory_shapes import BERT, GPT2_XL, LLAMA_3B, LLAMA_7B, LLAMA_8B
 
-from scheduler.memory import Lora, Shape, training_state
+from scheduler.memory import Lora, Recipe, Shape, training_state
 from scheduler.memory.activations.block import block_activations
 from scheduler.memory.activations.loss import head_activations
 from scheduler.memory.activations.setting import linears
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from solvers.chain.uniform import uniform_plan
-from solvers.replay import replay
+from solvers.schedule import Items
 from tests.memory.published import (
     checkpointed_sum_bytes,
     megatron_block_bytes,
@@ -49,7 +49,7 @@ def bert(batch: int, checkpointed: bool = False) -> float:
         return total + BERT.layers * block.total_bytes
     # The page's table has gradients in the state: they stay from one micro-batch to the next.
     return total + every_layer(
-        Training(BERT, load_gpu("a100-40"), "fp32", attention="eager"), 1, 512
+        Training(BERT, load_gpu("a100-40"), Recipe(precision="fp32", attention="eager")), 1, 512
     )
 
 
@@ -71,7 +71,7 @@ def every_layer(training: Training, batch: int, sequence: int, gradients: bool =
             for layer in layers
         )
     chain = replace(costs, layers=layers).to_chain()
-    return replay(chain, uniform_plan(chain, 1)).peak_bytes
+    return chain.replay(Items(uniform_plan(chain, 1))).peak_bytes
 
 
 def step_every_layer(training: Training, batch: int, sequence: int) -> float:
@@ -144,15 +144,14 @@ def torchtune_full() -> float:
 def torchtune_chunked() -> float:
     """The same with a chunked loss and every block checkpointed."""
     return step_every_layer(
-        Training(LLAMA_3B, load_gpu("a100-80"), "bf16", loss="chunked"), 2, 4096
+        Training(LLAMA_3B, load_gpu("a100-80"), Recipe(precision="bf16", loss="chunked")), 2, 4096
     )
 
 
 def adapters(shape: Shape, gpu: str, base: str | None = None) -> Training:
     """LoRA of rank 8 by torchtune's configs, with a chunked loss."""
-    return Training(
-        shape, load_gpu(gpu), "bf16", train="lora", lora=TORCHTUNE, base=base, loss="chunked"
-    )
+    recipe = Recipe(precision="bf16", train="lora", lora=TORCHTUNE, base=base, loss="chunked")
+    return Training(shape, load_gpu(gpu), recipe)
 
 
 def torchtune_lora(base: str | None) -> float:
@@ -170,7 +169,7 @@ def torchtune_lora_sum(base: str | None) -> float:
 
 def torchtune_in_backward() -> float:
     """Weights, and a step whose gradients are used at once; the optimizer's state is paged."""
-    training = Training(LLAMA_8B, load_gpu("rtx4090"), "bf16", loss="chunked")
+    training = Training(LLAMA_8B, load_gpu("rtx4090"), Recipe(precision="bf16", loss="chunked"))
     return training.state.weights_bytes + every_layer(training, 2, 2048)
 
 
@@ -200,7 +199,7 @@ def torchtitan_difference() -> float:
 
 def torchtitan_long() -> float:
     """Llama 3.1 8B on 8 GPUs, 32768 tokens each, every block checkpointed."""
-    training = Training(LLAMA_8B, load_gpu("h100"), "bf16-mixed", zero="fsdp", gpus=8)
+    training = Training(LLAMA_8B, load_gpu("h100"), Recipe(zero="fsdp", gpus=8))
     return step_every_layer(training, 1, 32768)
 
 
@@ -232,7 +231,7 @@ def five_times(width: int, heads: int) -> float:
 
 def foreach() -> float:
     """Temporaries of a foreach step over the parameters it updates."""
-    training = Training(LLAMA_8B, load_gpu("h100"), "fp32", update="foreach")
+    training = Training(LLAMA_8B, load_gpu("h100"), Recipe(precision="fp32", update="foreach"))
     return training.temporaries_bytes() / training.state.weights_bytes
 
 

@@ -11,11 +11,11 @@ import transformers
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
 from scheduler.common.text import format_bytes
 from scheduler.costs.options.policies import POLICIES
-from scheduler.memory import costs_from_shape, load_shape
+from scheduler.memory import Recipe, costs_from_shape, load_shape
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.pytorch import profile
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from tests.pytorch.profiling.option_rows import everywhere, whole
 
 SEQUENCE = 8192
@@ -36,7 +36,7 @@ def tables(quick: bool) -> Iterator[str]:
         yield f"Its costs with options, the search inside the block among them: {seconds:.2f} s."
     yield _traced()
     shape = load_shape("llama-3-70b")
-    sharded = Training(shape, load_gpu("h100"), zero=3, gpus=64)
+    sharded = Training(shape, load_gpu("h100"), Recipe(zero=3, gpus=64))
     costs = sharded.costs(1, SEQUENCE, options=True)
     yield _shape("llama-3-70b, ZeRO-3 on 64 GPUs", costs, shares)
 

@@ -11,11 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from scheduler import CostGraph, Plan, solve
 from scheduler.common.text import format_bytes
-from scheduler.plans.moments import chain_moments
 from scheduler.pytorch import apply, measure, profile
-from scheduler.pytorch.model.call import call_model, loss_of, without_cache
+from scheduler.pytorch.model.step import call_model, loss_of, without_cache
 from scheduler.pytorch.observe.tracker import MemoryTracker
-from scheduler.report.table import aligned, format_percent, wrapped
+from scheduler.report.tables import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder
 from tests.pytorch.models import Case, gradients
 from tests.pytorch.profiling.option_rows import Options, option_rows, profiled, whole
@@ -152,8 +151,8 @@ def _fastest(case: Case) -> float:
 
 def _planned(plan: Plan, costs: CostGraph) -> int:
     """Bytes live when the forward is over, without the loss's gradient, which is not made yet."""
-    moments, _ = chain_moments(costs.to_chain(), plan.items)
-    turn = next(i for i, moment in enumerate(moments) if moment.kind == "back")
+    moments = plan.moments(costs)
+    turn = next(i for i, moment in enumerate(moments) if moment.role == "back")
     return moments[turn - 1].after_bytes - costs.layers[-1].output_bytes
 
 

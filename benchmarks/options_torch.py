@@ -15,7 +15,7 @@ from scheduler import InfeasibleBudget, solve
 from scheduler.common.text import format_bytes
 from scheduler.pytorch import Roofline, apply, compile_budget, profile
 from scheduler.pytorch.observe.clock import RooflineClock
-from scheduler.report.table import aligned, format_percent, wrapped
+from scheduler.report.tables import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder, stepped
 from tests.pytorch.profiling.option_rows import whole
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scheduler import CostGraph, compare, frontier, solve
-from scheduler.plans.pictures import curve_picture, strip_picture, timeline_picture
+from scheduler.plans.pictures import strip_picture, timeline_picture
 
 FOLDER = Path(__file__).parent.parent / "examples" / "pictures"
 EXAMPLE, BUDGET, TIGHT = "densenet121", "1GB", "310MB"
@@ -21,7 +21,7 @@ def pictures() -> dict[str, str]:
     nested = solve(costs, budget=TIGHT)
     return {
         "timeline.svg": timeline_picture(plan),
-        "curve.svg": curve_picture(frontier(costs), plan, compare(costs, budget=BUDGET)),
+        "curve.svg": frontier(costs).picture(plan, compare(costs, budget=BUDGET)),
         "strip.svg": strip_picture(nested, EXAMPLE),
     }
 

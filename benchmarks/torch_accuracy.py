@@ -22,7 +22,7 @@ import torch
 import transformers
 
 from scheduler.common.text import format_bytes
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
 from tests.pytorch.verification.accuracy import Accuracy, Row, accuracy
 from tests.solvers.chain.suite import SUITE
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scheduler import LayerCost, solve
 from scheduler.pytorch import apply
-from scheduler.report.table import aligned
+from scheduler.report.tables import aligned
 
 MOST = 1.2
 """What the adapter may take, as a multiple of plain checkpointing."""

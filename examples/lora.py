@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scheduler import frontier, solve
-from scheduler.pytorch import profile, verify
+from scheduler.pytorch import apply, profile, verify
 
 CONFIG = LlamaConfig(
     hidden_size=64,
@@ -33,7 +33,7 @@ def main() -> None:
     plan = solve(costs, budget=frontier(costs)[-1][0] // 2)
     found = verify(plan, model, batch)
     print(found)
-    with plan.applied(model):
+    with apply(plan, model):
         model(**batch).loss.backward()
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     reached = [name for name, parameter in model.named_parameters() if parameter.grad is not None]

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from scheduler import Plan, frontier, solve
-from scheduler.pytorch import profile, verify
+from scheduler.pytorch import apply, profile, verify
 
 CONFIG = GPT2Config(n_layer=6, n_embd=64, n_head=4, vocab_size=256, bos_token_id=0, eos_token_id=0)
 TOKENS = torch.randint(0, 256, (4, 64), generator=torch.Generator().manual_seed(0))
@@ -18,7 +18,7 @@ def train(plan: Plan | None, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     model = GPT2LMHeadModel(CONFIG).train()
     if plan is not None:
-        plan.applied(model)
+        apply(plan, model)
     optimizer = torch.optim.AdamW(model.parameters())
     scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
     for _ in range(3):

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scheduler import frontier, solve
-from scheduler.pytorch import profile, verify
+from scheduler.pytorch import apply, profile, verify
 
 CONFIG = LlamaConfig(
     hidden_size=64,
@@ -46,7 +46,7 @@ def main() -> None:
     train(model, batch)
     without = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(start)
-    with plan.applied(model) as handle:
+    with apply(plan, model) as handle:
         train(model, batch)
         print(handle.report())
     same = all(torch.equal(value, without[name]) for name, value in model.state_dict().items())

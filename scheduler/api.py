@@ -1,40 +1,26 @@
-"""The way in: take costs, choose a solver, replay what it finds, and wrap it."""
+"""The way in: take costs, choose an engine, and let it solve, sweep or compare."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
+from typing import TypeAlias
 
-from scheduler.common.errors import UnsuitableMethod
-from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.readers import as_any_costs
-from scheduler.planning.budget import (
-    check_unlimited,
-    find_method,
-    read_budget,
-    read_memory_limit,
-    read_points,
-)
-from scheduler.planning.certify import certified, infeasible
-from scheduler.planning.chain.compare import compare_chain
+from scheduler.planning import engine as engines
 from scheduler.planning.comparison import Comparison, MethodRow
+from scheduler.planning.engine import read_request
+from scheduler.planning.engines import ENGINES
 from scheduler.planning.frontier import Frontier
-from scheduler.planning.graph.compare import GraphComparison, compare_graph
-from scheduler.planning.graph.frontier import GraphFrontier, read_sweep
-from scheduler.planning.graph.solve import solve_graph
-from scheduler.planning.search import (
-    Watch,
-    read_search,
-    refuse_chain_options,
-    refuse_graph_options,
-)
-from scheduler.plans.graphplan import GraphPlan
+from scheduler.planning.request import Watch, read_budget
 from scheduler.plans.plan import Plan
-from solvers.chain import methods as registry
-from solvers.solution import Infeasible, Unsuitable
 
 __all__ = ["Comparison", "Frontier", "GraphComparison", "GraphFrontier", "GraphPlan", "MethodRow"]
 __all__ += ["Plan", "compare", "frontier", "solve"]
+
+# Their names when graphs had classes of their own.
+GraphComparison: TypeAlias = Comparison
+GraphFrontier: TypeAlias = Frontier
+GraphPlan: TypeAlias = Plan
 
 
 def solve(
@@ -56,7 +42,7 @@ def solve(
     """The plan of a method that loses the least time within a memory budget.
 
     Layers in a chain are solved exactly among persistent plans. A graph (costs with ``edges``, or
-    a compute graph) gives a `GraphPlan`, proven in the class that it names.
+    a compute graph) gives a plan that is proven in the class that it names.
 
     Parameters
     ----------
@@ -114,43 +100,20 @@ def solve(
     """
     size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    if isinstance(costs, ComputeCosts) or not costs.is_chain:
-        search = read_search(method, time_limit, optimal_in, threads)
-        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
-        return solve_graph(costs, size, search, watch)
-    chosen = find_method(method)
-    refuse_graph_options(time_limit=time_limit, optimal_in=optimal_in, threads=threads)
-    check_unlimited(chosen, max_points, memory_limit)
-    points = read_points(max_points)
-    chain = costs.to_chain()
-    limit = read_memory_limit(memory_limit, len(chain))
-    start = time.perf_counter()
-    try:
-        if chosen.name == "optimal":
-            solution = registry.optimal(
-                chain, size.available, max_points=points, memory_limit=limit
-            )
-        else:
-            solution = chosen.solve(chain, size.available)
-    except Infeasible as error:
-        raise infeasible(
-            chain,
-            error,
-            method=chosen.name,
-            budget_bytes=size.asked,
-            reserved_bytes=size.reserved,
-        ) from None
-    except Unsuitable as error:
-        raise UnsuitableMethod(str(error)) from None
-    return certified(
-        costs,
-        chain,
-        solution,
-        method=chosen.name,
-        budget_bytes=size.asked,
-        reserved_bytes=size.reserved,
-        seconds=time.perf_counter() - start,
+    problem = costs.to_problem()
+    engine = ENGINES[type(problem)]
+    request = read_request(
+        engine,
+        method,
+        len(costs),
+        watch,
+        max_points=max_points,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        optimal_in=optimal_in,
+        threads=threads,
     )
+    return engines.solve(engine, costs, problem, size, request)
 
 
 def frontier(
@@ -166,7 +129,7 @@ def frontier(
     optimal_in: str | None = None,
     threads: int | None = None,
     watch: Watch | None = None,
-) -> Frontier | GraphFrontier:
+) -> Frontier:
     """Every optimal pair of peak bytes and time, and the plan for any budget without solving again.
 
     Of a graph: a sweep over budgets, each point with its gap.
@@ -189,18 +152,20 @@ def frontier(
         As for `solve`.
     """
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    if isinstance(costs, ComputeCosts) or not costs.is_chain:
-        search = read_search(method, time_limit, optimal_in, threads)
-        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
-        return GraphFrontier(costs, read_sweep(points), search, watch or Watch())
-    refuse_graph_options(
-        points=points, time_limit=time_limit, optimal_in=optimal_in, threads=threads
+    problem = costs.to_problem()
+    engine = ENGINES[type(problem)]
+    request = read_request(
+        engine,
+        method,
+        len(costs),
+        watch,
+        max_points=max_points,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        optimal_in=optimal_in,
+        threads=threads,
     )
-    if method != "optimal":
-        find_method(method)
-        raise UnsuitableMethod("the frontier of a chain is that of method 'optimal'")
-    most = read_points(max_points)
-    return Frontier(costs, most, read_memory_limit(memory_limit, len(costs)))
+    return engine.frontier(costs, problem, request, points)
 
 
 def compare(
@@ -217,7 +182,7 @@ def compare(
     threads: int | None = None,
     watch: Watch | None = None,
     against: str | Iterable[str] = (),
-) -> Comparison | GraphComparison:
+) -> Comparison:
     """What each method makes of the budget, and what the optimum makes of each method's peak.
 
     All methods but "brute", which finds what "optimal" finds. A method that has no plan within
@@ -245,16 +210,16 @@ def compare(
     """
     size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    if isinstance(costs, ComputeCosts) or not costs.is_chain:
-        if against:
-            raise UnsuitableMethod(
-                "settings of frameworks are compared on a chain of layers, and these costs are a "
-                "graph; leave out against"
-            )
-        search = read_search("auto", time_limit, None, threads)
-        refuse_chain_options(max_points=max_points, memory_limit=memory_limit)
-        return compare_graph(costs, size, search, watch or Watch())
-    refuse_graph_options(time_limit=time_limit, threads=threads)
-    points = read_points(max_points)
-    limit = read_memory_limit(memory_limit, len(costs))
-    return compare_chain(costs, size, points, limit, against)
+    problem = costs.to_problem()
+    engine = ENGINES[type(problem)]
+    request = read_request(
+        engine,
+        "optimal",
+        len(costs),
+        watch,
+        max_points=max_points,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        threads=threads,
+    )
+    return engine.compare(costs, problem, size, request, against)

@@ -1,4 +1,4 @@
-"""The problem: a chain of layers with integer costs.
+"""What every problem is, and the layers that chains and layer graphs are made of.
 
 Times are integers in one unit (nanoseconds when they come from a cost file in ms or s):
 float sums make equal plans look different and grow a frontier by noise. Bytes are integers.
@@ -7,7 +7,12 @@ float sums make equal plans look different and grow a frontier by noise. Bytes a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
+
+from solvers.replay import Replay
+from solvers.schedule import Schedule
+
+S = TypeVar("S", bound=Schedule)
 
 LIMIT = 2**62
 """No sum of costs a solver forms may reach this: the kernels add in int64."""
@@ -15,6 +20,35 @@ LIMIT = 2**62
 
 class InvalidProblem(ValueError):
     """A problem that has no meaning; the message names the layer and the field."""
+
+
+class Problem(Protocol[S]):
+    """Costs in integers: a chain, a compute graph or a layer graph, and what comes to be one.
+
+    Solvers take the class that they know; everything around them takes this.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its layers or nodes."""
+
+    @property
+    def least_time(self) -> int:
+        """Time of everything once: no schedule takes less."""
+
+    def __len__(self) -> int: ...
+
+    def keep_all(self) -> S:
+        """The schedule that runs nothing again."""
+
+    def replay(self, schedule: S) -> Replay:
+        """Execute a schedule, tensor by tensor.
+
+        Raises
+        ------
+        IllegalPlan
+            It cannot be executed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +154,7 @@ class Layer:
     @property
     def facts(self) -> tuple[object, ...]:
         """Everything but the names: layers with equal facts are interchangeable."""
-        quantities = tuple(getattr(self, field) for field in _QUANTITIES)
+        quantities = tuple(getattr(self, field) for field in QUANTITIES)
         ways = tuple(way[1:] for way in self.ways)
         return (*quantities, self.recomputable, ways)
 
@@ -168,12 +202,12 @@ def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-_MAY_BE_NONE = (
+MAY_BE_NONE = (
     "forward_transient_bytes",
     "backward_transient_bytes",
     "backward_overlap_bytes",
 )
-_QUANTITIES = (
+QUANTITIES = (
     "forward_time",
     "backward_time",
     "output_bytes",
@@ -185,97 +219,7 @@ _QUANTITIES = (
     "backward_overlap_bytes",
     "gradient_bytes",
 )
-_OF_OPTION = ("saved_bytes", "recompute_time", *_MAY_BE_NONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Layers in order, each reading the output of the one before.
-
-    Attributes
-    ----------
-    layers
-        At least one.
-    input_bytes
-        Size of the chain's input, which its user holds throughout.
-
-    Raises
-    ------
-    InvalidProblem
-        A cost is negative or not an integer, sums would overflow, or a field contradicts another.
-    """
-
-    layers: tuple[Layer, ...]
-    input_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.layers:
-            raise InvalidProblem("a chain needs at least one layer")
-        check_quantity("the chain", "input_bytes", self.input_bytes)
-        for i, layer in enumerate(self.layers):
-            for field in _QUANTITIES:
-                check_quantity(f"layer {layer.name!r}", field, getattr(layer, field))
-            for option in layer.options:
-                self._check_option(layer, option)
-            if len({option.name for option in layer.options}) < len(layer.options):
-                raise InvalidProblem(f"layer {layer.name!r}: two options share a name")
-            for way in layer.ways:
-                self._check_overlap(i, way)
-        self._check_sums()
-
-    def _check_option(self, layer: Layer, option: Option) -> None:
-        where = _where(layer, option.name)
-        for field in _OF_OPTION:
-            value = getattr(option, field)
-            if value is not None or field not in _MAY_BE_NONE:
-                check_quantity(where, field, value)
-        if option.saved_bytes > layer.saved_bytes:
-            raise InvalidProblem(
-                f"{where}: saved_bytes {option.saved_bytes} is more than the layer's own "
-                f"{layer.saved_bytes}; an option saves less"
-            )
-
-    def _check_overlap(self, i: int, way: Way) -> None:
-        # The backward's peak is at least what is live before it and what is live after it.
-        layer = self.layers[i]
-        most = most_overlap(layer, way, self.input_of(i))
-        if way.backward_overlap_bytes > most:
-            raise InvalidProblem(
-                f"{_where(layer, way.option)}: backward_overlap_bytes "
-                f"{way.backward_overlap_bytes} is more than the {most} bytes that can overlap in "
-                "its backward"
-            )
-
-    def _check_sums(self) -> None:
-        n = len(self.layers)
-        # A nested plan runs a layer's forward at most once per depth, and depth is at most n.
-        time = sum(
-            (n + 1) * max(la.forward_time, la.recompute_time)
-            + la.backward_time
-            + max(way.recompute_time for way in la.ways)
-            for la in self.layers
-        )
-        size = self.input_bytes + sum(
-            4 * la.output_bytes
-            + la.saved_bytes
-            + max(way.forward_transient_bytes for way in la.ways)
-            + la.drop_transient_bytes
-            + max(way.backward_transient_bytes for way in la.ways)
-            + la.gradient_bytes
-            for la in self.layers
-        )
-        for what, total in (("times", time), ("sizes", size)):
-            if total >= LIMIT:
-                raise InvalidProblem(
-                    f"the {what} add up to {total}, beyond 2**62; use a larger unit"
-                )
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def input_of(self, i: int) -> int:
-        """Bytes of the activation that layer `i` reads."""
-        return self.layers[i - 1].output_bytes if i else self.input_bytes
+OF_OPTION = ("saved_bytes", "recompute_time", *MAY_BE_NONE)
 
 
 def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
@@ -289,7 +233,8 @@ def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
     return min(held, input_bytes + layer.gradient_bytes) + way.backward_transient_bytes
 
 
-def _where(layer: Layer, option: str | None) -> str:
+def where(layer: Layer, option: str | None) -> str:
+    """What a message calls a layer, or an option of it."""
     return f"layer {layer.name!r}" + ("" if option is None else f", option {option!r}")
 
 

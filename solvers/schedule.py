@@ -1,14 +1,14 @@
-"""What a plan is made of, and the stream of actions it means.
+"""What schedules are made of: the actions of a training step, and the items of a chain's plan.
 
-A plan is a tuple of items that covers the layers in order. `actions` spells it out as forwards,
-backwards, holds and drops of activations: nothing is left for a replay to guess.
+A schedule spells itself out as actions: nothing is left for a replay to guess. That of a chain is
+a tuple of items that covers the layers in order; those of graphs are in `solvers.graph.schedule`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 
 class IllegalPlan(ValueError):
@@ -23,16 +23,53 @@ class Keep:
     option: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
-    """Keep only the input of layers `first` .. `last`; on backward, run `body` from it."""
+    """Keep only the input of layers `first` .. `last`; on backward, run `body` from it.
+
+    Bodies may nest as deep as a chain is long, so comparing, hashing and printing do not recurse.
+    """
 
     first: int
     last: int
     body: tuple[Item, ...]
 
+    def __eq__(self, other: object) -> bool:
+        return _flat(self) == _flat(other) if isinstance(other, Checkpoint) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_flat(self))
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        todo: list[Item | str] = [self]
+        while todo:
+            work = todo.pop()
+            if not isinstance(work, Checkpoint):
+                parts.append(str(work))
+                continue
+            parts.append(f"Checkpoint(first={work.first}, last={work.last}, body=(")
+            todo.append(",))" if len(work.body) == 1 else "))")
+            for i, inner in enumerate(reversed(work.body)):
+                todo += [", ", inner] if i else [inner]
+        return "".join(parts)
+
 
 Item: TypeAlias = "Keep | Checkpoint"
+
+
+def _flat(item: Checkpoint) -> tuple[object, ...]:
+    """An item and all inside it, each checkpoint with the length of its body."""
+    flat: list[object] = []
+    todo: list[Item] = [item]
+    while todo:
+        work = todo.pop()
+        if isinstance(work, Checkpoint):
+            flat += [work.first, work.last, len(work.body)]
+            todo.extend(reversed(work.body))
+        else:
+            flat.append(work)
+    return tuple(flat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +106,40 @@ class Drop:
     layer: int
 
 
-Action: TypeAlias = Forward | Backward | Hold | Drop
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute the node at position `layer` of a compute graph."""
+
+    layer: int
+
+
+Action: TypeAlias = Forward | Backward | Hold | Drop | Compute
+
+
+class Schedule(Protocol):
+    """What runs in one training step, and in which order; equal ones do the same."""
+
+    def actions(self, length: int) -> Iterable[Action]:
+        """Every action in order, for a problem of `length` layers or nodes.
+
+        Raises
+        ------
+        IllegalPlan
+            It is no schedule of so many.
+        """
+
+    def counts(self, length: int) -> list[int]:
+        """How often each layer's forward is entered, or each node computed."""
+
+    def options(self) -> dict[int, str]:
+        """The option of each layer that is kept under one; layers ascending."""
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """In which order operations first run; equal for schedules of the same order."""
+
+    def has_own_order(self, length: int) -> bool:
+        """Whether that is another order than that of the costs."""
 
 
 def first_of(item: Item) -> int:
@@ -151,6 +221,54 @@ def _sweep(level: Sequence[Item], is_body: bool) -> Iterator[Action]:
     yield Drop(end)
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The schedule of a chain: `items` cover its layers in order."""
+
+    items: tuple[Item, ...]
+
+    def actions(self, length: int) -> Iterator[Action]:
+        """See `actions`; the caller of the step holds the chain's input throughout."""
+        return actions(self.items, length)
+
+    def counts(self, length: int) -> list[int]:
+        """How often each layer's forward is entered in one step.
+
+        Once more for a layer kept under an option: at its backward it runs again, in part.
+        """
+        counts = [0] * length
+        for action in self.actions(length):
+            if isinstance(action, Forward):
+                counts[action.layer] += 1 if action.option is None else 2
+        return counts
+
+    def options(self) -> dict[int, str]:
+        """The option of each layer that is kept under one, at any depth; layers ascending."""
+        found: dict[int, str] = {}
+        todo: list[Item] = list(self.items)
+        while todo:
+            item = todo.pop()
+            if isinstance(item, Checkpoint):
+                todo.extend(item.body)
+            elif item.option is not None:
+                found[item.layer] = item.option
+        return dict(sorted(found.items()))
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Nothing to tell apart: a chain has one order."""
+        return ()
+
+    def has_own_order(self, length: int) -> bool:
+        """Never: a chain has one order."""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """How deep checkpoints nest; 0 when nothing is checkpointed."""
+        return depth(self.items)
+
+
 def depth(items: Sequence[Item]) -> int:
     """How deep checkpoints nest in `items`; 0 when nothing is checkpointed."""
     deepest = 0
@@ -160,31 +278,6 @@ def depth(items: Sequence[Item]) -> int:
         deepest = max(deepest, level)
         todo.extend((inner, level + 1) for inner in item.body if isinstance(inner, Checkpoint))
     return deepest
-
-
-def forward_counts(items: Sequence[Item], length: int) -> list[int]:
-    """How often each layer's forward is entered in one step.
-
-    Once more for a layer kept under an option: at its backward it runs again, in part.
-    """
-    counts = [0] * length
-    for action in actions(items, length):
-        if isinstance(action, Forward):
-            counts[action.layer] += 1 if action.option is None else 2
-    return counts
-
-
-def options_of(items: Sequence[Item]) -> dict[int, str]:
-    """The option of each layer that is kept under one, at any depth; layers ascending."""
-    found: dict[int, str] = {}
-    todo: list[Item] = list(items)
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Checkpoint):
-            todo.extend(item.body)
-        elif item.option is not None:
-            found[item.layer] = item.option
-    return dict(sorted(found.items()))
 
 
 def keep_all(length: int) -> tuple[Item, ...]:

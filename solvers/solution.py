@@ -1,13 +1,14 @@
-"""What a solver returns, and what it raises when it cannot."""
+"""What a solver returns, what it raises when it cannot, and what it reports on its way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Generic
 
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Item
+from solvers.problem import Problem, S
+from solvers.schedule import Action
 
 
 class Status(str, Enum):
@@ -17,75 +18,130 @@ class Status(str, Enum):
     FEASIBLE = "feasible"
 
 
+class PlanClass(str, Enum):
+    """The schedules among which a claim of optimality holds; of graphs each within the next.
+
+    PERSISTENT, of chains: a stored value stays until its backward. FORWARD: the given order; only
+    forward nodes are computed again, only in the backward part. STAGED: the given order of first
+    computations; before each, earlier nodes are computed again at most once, in that order. ANY:
+    every legal schedule.
+    """
+
+    PERSISTENT = "persistent"
+    FORWARD = "forward"
+    STAGED = "staged"
+    ANY = "any"
+
+
 @dataclass(frozen=True, slots=True)
-class Solution:
-    """A plan with its certificate.
+class Solution(Generic[S]):
+    """A schedule with its certificate.
 
     Attributes
     ----------
-    items
-        The plan.
+    schedule
+        What runs.
     peak_bytes, time
-        What its replay gives; time in the chain's integer unit.
+        What its replay gives; time in the problem's integer unit.
     lower_bound_time
-        No persistent plan within the budget takes less.
+        No schedule of the class within the budget takes less.
+    plan_class
+        Where the bound holds.
+    note
+        What else there is to say, as a sentence; mostly nothing.
     """
 
-    items: tuple[Item, ...]
+    schedule: S
     peak_bytes: int
     time: int
     lower_bound_time: int
+    plan_class: PlanClass = PlanClass.PERSISTENT
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem[S],
+        schedule: S,
+        lower_bound_time: int | None = None,
+        plan_class: PlanClass = PlanClass.PERSISTENT,
+    ) -> Solution[S]:
+        """The schedule with what its replay gives; without a bound it is its own."""
+        done = problem.replay(schedule)
+        bound = done.time if lower_bound_time is None else lower_bound_time
+        return cls(schedule, done.peak_bytes, done.time, bound, plan_class)
 
     @property
     def status(self) -> Status:
-        """`OPTIMAL` only when the bound proves it (in the class of persistent plans)."""
+        """`OPTIMAL` only when the bound proves it, in the class."""
         return Status.OPTIMAL if self.time <= self.lower_bound_time else Status.FEASIBLE
 
 
 class Infeasible(Exception):
-    """No plan of this method fits the budget.
+    """No schedule of the method fits the budget, or none was found.
 
     Attributes
     ----------
-    items
-        The plan of this method with the smallest peak.
-    peak_bytes
-        That peak: the smallest budget this method can meet.
+    needs_bytes
+        The least that the method needs where `schedule` is there, else what any schedule needs.
+    set_by
+        The action that needs it.
+    schedule
+        The method's schedule of the smallest peak; None where that is not known.
+    plan_class
+        The class in which it is proven that nothing fits; None: the search came to an end without
+        a schedule.
+    out_of_time
+        That end was the time limit.
     """
 
-    def __init__(self, items: tuple[Item, ...], peak_bytes: int) -> None:
-        super().__init__(f"the smallest peak is {peak_bytes} bytes")
-        self.items = items
-        self.peak_bytes = peak_bytes
+    def __init__(
+        self,
+        needs_bytes: int,
+        set_by: Action,
+        schedule: Any = None,
+        plan_class: PlanClass | None = PlanClass.PERSISTENT,
+        *,
+        out_of_time: bool = False,
+    ) -> None:
+        super().__init__(f"nothing fits below {needs_bytes} bytes")
+        self.needs_bytes = needs_bytes
+        self.set_by = set_by
+        self.schedule = schedule
+        self.plan_class = plan_class
+        self.out_of_time = out_of_time
+
+    @classmethod
+    def of(cls, problem: Problem[S], schedule: S) -> Infeasible:
+        """The error that carries the method's schedule of the smallest peak."""
+        done = problem.replay(schedule)
+        return cls(done.peak_bytes, done.peak_action, schedule)
 
 
 class Unsuitable(ValueError):
     """The method does not accept this problem; the message says why."""
 
 
-def keep_all_time(chain: Chain) -> int:
-    """Time of the plan that recomputes nothing: no plan of any kind takes less.
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a solver is.
 
-    Every layer runs once as a plain forward before anything ends a recomputed body, and once
-    backward.
+    Attributes
+    ----------
+    stage
+        What it does, in a word or two.
+    time
+        Of the best schedule so far; None: there is none yet.
+    lower_bound_time
+        Proven so far.
+    seconds
+        Since it began.
     """
-    return sum(layer.forward_time + layer.backward_time for layer in chain.layers)
+
+    stage: str
+    time: int | None
+    lower_bound_time: int
+    seconds: float
 
 
-def best_fitting(chain: Chain, candidates: list[tuple[Item, ...]], budget: int) -> Solution:
-    """The fastest of `candidates` whose replay fits `budget` bytes, ties to the smaller peak.
-
-    Raises
-    ------
-    Infeasible
-        None fits; carries the candidate with the smallest peak.
-    """
-    results = [(replay(chain, items), items) for items in candidates]
-    fitting = [
-        (r.time, r.peak_bytes, n) for n, (r, _) in enumerate(results) if r.peak_bytes <= budget
-    ]
-    if not fitting:
-        peak, _, n = min((r.peak_bytes, r.time, n) for n, (r, _) in enumerate(results))
-        raise Infeasible(results[n][1], peak)
-    time, peak, n = min(fitting)
-    return Solution(results[n][1], peak, time, keep_all_time(chain))
+Report = Callable[[Progress], None]

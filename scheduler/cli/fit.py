@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from scheduler.common.errors import InfeasibleBudget, UnsupportedModel
+from scheduler.cli.modelargs import OPTIONS
+from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.setting import Lora
-from scheduler.memory.errors import InvalidRecipe, InvalidShape
+from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
+from scheduler.memory.fitting.facts import counted_gradients
 from scheduler.memory.fitting.fit import default_sequence
 from scheduler.memory.fitting.fit import fit as fit_model
 from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.fitting.sqrt import explain
 from scheduler.memory.fitting.training import Training
-from scheduler.memory.fitting.verdict import counted_gradients
 from scheduler.memory.gpus import load_gpu
+from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 
 __all__ = ["check_room", "fit", "model_costs", "parse_lora"]
 
 _OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
-_ARGUMENTS = (
-    (r"\btrain='(lora|frozen)'", r"--\1"),
-    (r"\b(attention|precision|base)='([\w-]+)'", r"--\1 \2"),
-    (r"\bflops_efficiency of [\w-]+ must", "--efficiency must"),
-    (
-        r"^(batch|sequence|gpus|zero|gpu|optimizer|precision|attention|loss|update|base) must ",
-        r"--\1 must ",
-    ),
-    (r"\bgradient_(dtype|accumulation)\b", r"--gradient-\1"),
-)
+_FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
 
 
 def fit(arguments: Namespace) -> int:
@@ -46,25 +37,17 @@ def fit(arguments: Namespace) -> int:
     with _as_options():
         found = fit_model(
             _model(arguments),
-            **_recipe(arguments),
-            **_given(arguments, ("batch", "sequence", "margin", "budget")),
+            **_given(arguments),
+            margin=arguments.margin,
+            budget=arguments.budget,
             search=not arguments.no_search,
-            options=bool(arguments.options),
         )
     training = found.training
     _say_unsharded(training)
     why = None
     if arguments.explain:
-        why = explain(
-            found.shape,
-            found.batch,
-            found.sequence,
-            precision=training.compute,
-            attention=training.attention,
-            train=training.train,
-            lora=training.lora,
-            costs=found.costs,
-        )
+        sizes = found.shape, found.batch, found.sequence
+        why = explain(*sizes, training.recipe, costs=found.costs)
     if arguments.json:
         record = found.to_dict() | ({} if why is None else {"explanation": why})
         print(json.dumps(record, indent=1))
@@ -86,18 +69,19 @@ def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
 
 
 def _model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
-    shape = load_shape(_model(arguments))
-    recipe = _recipe(arguments)
-    needs = [name for name in _OF_THE_STATE if name in recipe]
+    shape, given = load_shape(_model(arguments)), _given(arguments)
+    needs = [name for name in _OF_THE_STATE if name in given]
     if arguments.optimizer is None and needs:
-        option = needs[0].replace("_", "-")
-        raise InvalidRecipe(f"--{option} needs --optimizer: it changes the persistent state")
-    if "update" in recipe:
+        raise InvalidRecipe(
+            f"--{_FLAGS[needs[0]]} needs --optimizer: it changes the persistent state"
+        )
+    if "update" in given:
         raise InvalidRecipe("--update goes with the command fit, which counts the optimizer's step")
-    training = Training(shape=shape, **{"gpu": load_gpu("h100"), **recipe})
-    sequence = default_sequence(shape) if arguments.sequence is None else arguments.sequence
-    batch = 1 if arguments.batch is None else arguments.batch
-    costs = training.costs(batch, sequence, options=bool(arguments.options))
+    sizes = given.pop("batch", 1), given.pop("sequence", default_sequence(shape))
+    options, gpu = given.pop("options", False), load_gpu(given.pop("gpu", "h100"))
+    efficiency = given.pop("efficiency", None)
+    training = Training(shape, gpu, Recipe(**given), efficiency)
+    costs = training.costs(*sizes, options=options)
     if arguments.command == "show" and not arguments.json:
         costs = _to_read(costs)
     if arguments.optimizer is None:
@@ -129,18 +113,23 @@ def _as_options() -> Iterator[None]:
     """Let errors name options, where they name arguments: ``--lora`` for ``train='lora'``."""
     try:
         yield
-    except (InvalidRecipe, InvalidShape, UnsupportedModel) as error:
-        text = str(error)
-        for pattern, option in _ARGUMENTS:
-            text = re.sub(pattern, option, text)
-        if text == str(error):
-            raise
-        raise type(error)(text) from error
+    except (InvalidRecipe, InvalidShape, NoFormula) as error:
+        raise type(error)(error.spelled(_option), argument=error.argument) from error
+
+
+def _option(argument: Argument) -> str:
+    """An argument as it is given here; as Python spells it where there is no option."""
+    if argument.name not in _FLAGS:
+        return str(argument)
+    if argument.name == "train" and argument.value is not None:
+        return f"--{argument.value}"
+    value = "" if argument.value is None else f" {argument.value}"
+    return f"--{_FLAGS[argument.name]}{value}"
 
 
 def _say_unsharded(training: Training) -> None:
     stage = training.sharding.stage
-    if stage and training.gpus == 1:
+    if stage and training.sharding.gpus == 1:
         print(
             f"checkpoint-scheduler: note: ZeRO-{stage} over 1 GPU shards nothing; give --gpus",
             file=sys.stderr,
@@ -196,24 +185,15 @@ def _model(arguments: Namespace) -> str:
     return model
 
 
-def _recipe(arguments: Namespace) -> dict[str, Any]:
-    """What `Training` takes, as far as it was given."""
-    names = ("precision", "optimizer", "gpus", "base", "attention", "loss", "update", "efficiency")
-    recipe = _given(arguments, (*names, "gradient_dtype", "gradient_accumulation"))
-    if arguments.gpu is not None:
-        recipe["gpu"] = load_gpu(arguments.gpu)
-    if arguments.zero is not None:
-        recipe["zero"] = int(arguments.zero) if arguments.zero.isdecimal() else arguments.zero
+def _given(arguments: Namespace) -> dict[str, Any]:
+    """The arguments and the fields of a `Recipe` that options were given for."""
+    # Options are kept by the names that they are given by: --gradient-dtype as "gradient-dtype".
+    found = {option.argument: getattr(arguments, option.flag) for option in OPTIONS}
+    given = {name: value for name, value in found.items() if value is not None}
+    if arguments.frozen:
+        given["train"] = "frozen"
     if arguments.lora is not None:
         if arguments.frozen:
             raise InvalidRecipe("--frozen trains nothing and --lora trains adapters; give one")
-        recipe |= {"train": "lora", "lora": parse_lora(arguments.lora)}
-    elif arguments.frozen:
-        recipe["train"] = "frozen"
-    return recipe
-
-
-def _given(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    # Options are kept by the names that they are given by: --gradient-dtype as "gradient-dtype".
-    found = {name: getattr(arguments, name.replace("_", "-")) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+        given |= {"train": "lora", "lora": parse_lora(arguments.lora)}
+    return given

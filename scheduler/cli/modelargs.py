@@ -3,42 +3,73 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-__all__ = ["MODEL_OPTIONS", "add_model_options"]
+__all__ = ["MODEL_OPTIONS", "NOT_OPTIONS", "OPTIONS", "Option", "add_model_options"]
 
-# Option, type, metavar, help. None of them has a default here: what was not given is left to the
-# functions that take it, and an option without --model can be told.
-_OPTIONS = (
-    ("gpu", str, "GPU", "a100-40, a100-80, h100, h200, l40s, rtx4090, b200 (default: h100)"),
-    ("batch", int, "B", "sequences on each GPU (default: 1)"),
-    ("sequence", int, "S", "tokens in each (default: 4096, or the model's learned positions)"),
-    ("precision", str, "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
-    ("optimizer", str, "O", "adamw, sgd, lion, adafactor, muon, adam-8bit …"),
-    ("zero", str, "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)"),
-    ("gpus", int, "N", "data-parallel GPUs (default: 1)"),
-    ("lora", str, "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),
-    ("base", str, "KIND", "frozen weights in nf4, nf4-double, bf16, fp16, fp32"),
-    ("attention", str, "A", "sdpa (default) or eager"),
-    ("loss", str, "L", "hf (default), hf-outputs-kept, bf16, chunked"),
-    ("gradient-dtype", str, "D", "gradients kept in fp32, bf16, fp16 (default: as weights)"),
-    ("update", str, "U", "optimizer's step: fused (default), foreach"),
-    ("efficiency", float, "SHARE", "of the GPU's peak FLOP/s that training reaches"),
-)
-_FLAGS = (
-    ("frozen", "train no weight"),
-    (
+
+class Option(NamedTuple):
+    """An option: its flag without the hyphens before it, what it holds, and its help.
+
+    Without a `metavar` it holds nothing. It gives the argument, or the field of a recipe, that is
+    named like the flag; where the two differ, `field`.
+    """
+
+    flag: str
+    metavar: str
+    help: str
+    type: Callable[[str], object] = str
+    field: str = ""
+
+    @property
+    def argument(self) -> str:
+        """The argument, or the field of a `Recipe`, that it gives."""
+        return self.field or self.flag.replace("-", "_")
+
+
+def _stage(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+# None of them has a default here: what was not given is left to the functions that take it, and an
+# option without --model can be told.
+OPTIONS = (
+    Option("gpu", "GPU", "a100-40, a100-80, h100, h200, l40s, rtx4090, b200 (default: h100)"),
+    Option("batch", "B", "sequences on each GPU (default: 1)", int),
+    Option(
+        "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int
+    ),
+    Option("precision", "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
+    Option("optimizer", "O", "adamw, sgd, lion, adafactor, muon, adam-8bit …"),
+    Option("zero", "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)", _stage),
+    Option("gpus", "N", "data-parallel GPUs (default: 1)", int),
+    Option("lora", "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),
+    Option("base", "KIND", "frozen weights in nf4, nf4-double, bf16, fp16, fp32"),
+    Option("attention", "A", "sdpa (default) or eager"),
+    Option("loss", "L", "hf (default), hf-outputs-kept, bf16, chunked"),
+    Option("gradient-dtype", "D", "gradients kept in fp32, bf16, fp16 (default: as weights)"),
+    Option("update", "U", "optimizer's step: fused (default), foreach"),
+    Option("efficiency", "SHARE", "of the GPU's peak FLOP/s that training reaches", float),
+    Option("frozen", "", "train no weight", field="train"),
+    Option(
         "options",
+        "",
         "also keep parts of a block: chosen results inside it, the rest is made again",
     ),
-    (
+    Option(
         "gradient-accumulation",
+        "",
         "those of earlier micro-batches are there from the start, in fp32 or --gradient-dtype",
     ),
 )
 _PARALLEL = ("tensor", "pipeline", "sequence", "context", "expert")
-MODEL_OPTIONS = tuple(name for name, *_ in (*_OPTIONS, *_FLAGS))
+NOT_OPTIONS = (
+    *("padding_mask", "device", "experts"),
+    *(f"{kind}_parallel" for kind in _PARALLEL),
+)
+"""The fields of a `Recipe` that have no option; those of parallelism are told where they are."""
+MODEL_OPTIONS = tuple(option.flag for option in OPTIONS)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +79,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="llama-3-8b, gpt2, …, or the path to a config.json"
     )
     # Kept under the names that they are given by, hyphens too, so that messages can name them.
-    for name, kind, metavar, text in _OPTIONS:
-        group.add_argument(f"--{name}", dest=name, type=kind, metavar=metavar, help=text)
-    for name, text in _FLAGS:
-        group.add_argument(f"--{name}", dest=name, action="store_true", default=None, help=text)
+    for flag, metavar, text, kind, _ in OPTIONS:
+        holds: dict[str, Any] = {"type": kind, "metavar": metavar}
+        if not metavar:
+            holds = {"action": "store_true", "default": None}
+        group.add_argument(f"--{flag}", dest=flag, help=text, **holds)
     for name in _PARALLEL:
         group.add_argument(
             f"--{name}-parallel", nargs="?", action=_NotThere, help=argparse.SUPPRESS

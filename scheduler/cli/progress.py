@@ -7,26 +7,25 @@ the command at once.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from scheduler.common.text import format_time
-from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.readers import Costs
-from scheduler.planning.search import Watch
+from scheduler.planning.engines import engine_for
+from scheduler.planning.request import Watch
 from scheduler.plans.plan import excess
-from scheduler.report.table import format_percent
-from solvers.graph.solution import Progress
+from scheduler.report.tables import format_percent
+from solvers.solution import Progress
 
-__all__ = ["Watching", "watched"]
+__all__ = ["Watching"]
 
 _CLEAR = "\r\x1b[K"
 _CHAIN = "; Ctrl-C ends it (a first run compiles too)"
@@ -41,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Watching:
-    """While it is entered, Ctrl-C asks for the best plan so far; a second one interrupts.
+    """While it is entered for a graph, Ctrl-C asks for the best so far; a second one interrupts.
 
     Parameters
     ----------
@@ -53,7 +52,9 @@ class Watching:
     Attributes
     ----------
     interrupted
-        Has Ctrl-C been pressed?
+        Whether Ctrl-C has been pressed.
+    engine
+        What solves the costs.
     """
 
     def __init__(self, costs: Costs, *, quiet: bool = False) -> None:
@@ -61,7 +62,7 @@ class Watching:
         self._costs = costs
         self._ticks = costs.ticks_per_unit
         self._shows = not quiet and sys.stderr.isatty()
-        self._is_chain = isinstance(costs, CostGraph) and costs.is_chain
+        self.engine = engine_for(costs)
         self._stage = ""
         self._written = ""
         self._last = 0.0
@@ -84,7 +85,7 @@ class Watching:
         TimeoutError
             The seconds are over.
         """
-        if not self._is_chain:
+        if self.engine.listens:
             return work()
         if seconds <= 0:
             raise TimeoutError
@@ -121,7 +122,7 @@ class Watching:
 
     def __enter__(self) -> Watching:
         # Only the main thread may set a handler; elsewhere Ctrl-C stays what it is.
-        if threading.current_thread() is threading.main_thread():
+        if self.engine.listens and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._stop)
         return self
 
@@ -175,25 +176,3 @@ class Watching:
 
     def _time(self, ticks: int) -> str:
         return format_time(ticks / self._ticks, self._costs.time_unit)
-
-
-@contextlib.contextmanager
-def watched(costs: Costs, stop_waiting: Callable[[], None], *, quiet: bool) -> Iterator[Watching]:
-    """A `Watching` of the costs while they are solved.
-
-    Parameters
-    ----------
-    costs
-        What is solved.
-    stop_waiting
-        Ends what a person who waits is told where nothing else is said.
-    quiet
-        Show nothing.
-    """
-    stop_waiting()
-    watching = Watching(costs, quiet=quiet)
-    if isinstance(costs, CostGraph) and costs.is_chain:
-        yield watching
-    else:
-        with watching:
-            yield watching

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler.common.text import format_both, format_bytes, format_exact, more_than_budget
 
 __all__ = [
+    "BUG",
     "InfeasibleBudget",
     "InfeasibleGraph",
     "InvalidBudget",
@@ -16,6 +17,8 @@ __all__ = [
     "UnsuitableMethod",
     "UnsupportedModel",
 ]
+
+BUG = "this is a bug of checkpoint-scheduler, please report it with the costs"
 
 
 class SchedulerError(Exception):

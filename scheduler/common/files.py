@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-__all__ = ["check_writable", "read_text", "write_atomically"]
+__all__ = ["check_writable", "decoded", "read_text", "write_atomically"]
 
 
 def read_text(
@@ -21,19 +20,26 @@ def read_text(
     """The text of a UTF-8 file; `what` is how a sentence calls it ("cost file")."""
     name = os.fspath(path)
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
+        data = Path(name).read_bytes()
     except FileNotFoundError as cause:
         raise error(f"there is no {what} {shown(name, 200)}; check the path") from cause
     except IsADirectoryError as cause:
         raise error(
             f"{shown(name, 200)} is a directory, not a {what}; name a file in it"
         ) from cause
-    except UnicodeDecodeError as cause:
-        raise error(
-            f"{shown(name, 200)} is not UTF-8 text (byte {cause.start}); a {what} is JSON text"
-        ) from cause
     except (OSError, ValueError) as cause:
         raise error(f"cannot read the {what} {shown(name, 200)}: {_reason(cause)}") from cause
+    return decoded(data, shown(name, 200), what, error)
+
+
+def decoded(data: bytes, source: str, what: str, error: type[SchedulerError]) -> str:
+    """`data` as text, a byte-order mark left out; `source` is how a sentence calls it."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as cause:
+        raise error(
+            f"{source} is not UTF-8 text (byte {cause.start}); a {what} is JSON text"
+        ) from cause
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -103,7 +109,7 @@ def _fresh(target: Path, mode: int | None) -> tuple[int, Path]:
     if mode is not None and not os.access(target, os.W_OK):
         # Replacing needs only the directory's permission and would go over a read-only file.
         raise PermissionError(errno.EACCES, "the file is read-only; choose another name")
-    fresh = target.parent / f".{secrets.token_hex(8)}.tmp"
+    fresh = target.parent / f".{os.urandom(8).hex()}.tmp"
     return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), fresh
 
 

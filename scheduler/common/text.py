@@ -85,6 +85,11 @@ def _four_digits(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
+def counted(number: int, what: str) -> str:
+    """``1 layer``, ``12 layers``."""
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
+
+
 def ordinal(position: int) -> str:
     """The 1-based `position` as a word: ``1st``, ``2nd``, ``11th``."""
     last = position % 100

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from scheduler.common.checks import check_bytes, check_name, ticks_per_unit
 from scheduler.common.errors import InvalidCosts
-from scheduler.common.files import read_text, write_atomically
-from scheduler.common.jsontext import digest, parse_json
+from scheduler.common.fields import BYTES, NAME, FileKind, check_values, filled
 from scheduler.common.text import did_you_mean, format_bytes, format_time, shown
+from scheduler.costs.base import UNIT, BaseCosts, counted
 from scheduler.costs.edges import in_order, name_pairs
-from scheduler.costs.file import SCHEMA, dump_costs, read_value
-from scheduler.costs.layer import (
-    LayerCost,
-    OptionCost,
-    as_layers,
-    canonical_record,
-    drop_transient_of,
-    recompute_of,
-    to_record,
-)
+from scheduler.costs.layer import LayerCost, OptionCost, as_layers, canonical_record, to_record
 from scheduler.costs.table import costs_table
-from scheduler.report.table import WIDTH
+from scheduler.report.tables import WIDTH
+from solvers.chain.problem import Chain
 from solvers.graph.problem import LayerGraph
-from solvers.problem import Chain, InvalidProblem, Layer, Option
+from solvers.problem import InvalidProblem, Layer, Option
 
 __all__ = ["CostGraph", "LayerCost", "OptionCost"]
 
+_KIND = FileKind(
+    "checkpoint-scheduler/costs/1",
+    "a cost file",
+    InvalidCosts,
+    {
+        "graph": "this is a compute graph, not costs of layers; solve takes it as it is, and "
+        "ComputeCosts.load reads it",
+        "plan": "this is a plan, not costs; read it with Plan.load or 'checkpoint-scheduler show', "
+        "or give the cost file that it was made from",
+    },
+)
+_Solved = TypeVar("_Solved", Layer, Option)
+
+
+def _layers(where: str, name: str, value: Any) -> tuple[LayerCost, ...]:
+    return as_layers(value)
+
 
 @dataclass(frozen=True, repr=False)
-class CostGraph:
+class CostGraph(BaseCosts):
     """The costs of a model: a chain of layers, or a graph of layers with `edges`.
 
     In a chain each layer reads the output of the one before. In a graph a layer reads the outputs
@@ -63,42 +70,32 @@ class CostGraph:
         which only chains can use.
     """
 
-    layers: tuple[LayerCost, ...]
-    input_bytes: int = 0
-    name: str = ""
-    time_unit: str = "ms"
+    layers: tuple[LayerCost, ...] = field(metadata={"check": _layers})
+    input_bytes: int = field(default=0, metadata=BYTES)
+    name: str = field(default="", metadata=NAME)
+    time_unit: str = field(default="ms", metadata=UNIT)
     edges: tuple[tuple[str, str], ...] | None = None
 
+    noun: ClassVar[str] = "layer"
+    kind: ClassVar[FileKind] = _KIND
+    _file = "cost file"
+    _there = "the cost file"
+    _fields = ("schema", "name", "note", "time_unit", "input_bytes", "layers", "edges")
+    _lacking = "a cost file lists the costs of its layers there"
+
     def __post_init__(self) -> None:
-        where = "the graph"
-        checked = {
-            "layers": as_layers(self.layers),
-            "input_bytes": check_bytes(where, "input_bytes", self.input_bytes),
-            "name": check_name(where, "name", self.name),
-            "time_unit": check_name(where, "time_unit", self.time_unit),
-        }
-        for field, value in checked.items():
-            object.__setattr__(self, field, value)
-        if not self.time_unit.strip():
-            raise InvalidCosts(f"{where}: time_unit must not be empty; 'ms' is usual")
+        check_values("the graph", self)
         if self.edges is not None:
-            self._order(name_pairs(self.edges, [layer.name for layer in self.layers]))
+            self._order(name_pairs(self.edges, self.names))
         # What the solvers would refuse is refused here, so that a graph that exists can be solved.
-        if self.is_chain:
-            self.to_chain()
-        else:
-            self.to_layer_graph()
+        self.to_problem()
 
     def _order(self, pairs: list[tuple[int, int]]) -> None:
-        names = [layer.name for layer in self.layers]
-        order, edges, is_path = in_order(names, pairs, "layer")
+        order, edges, is_path = in_order(self.names, pairs, "layer")
         layers = tuple(self.layers[i] for i in order)
         named = tuple((layers[a].name, layers[b].name) for a, b in edges)
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "edges", None if is_path else named)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def __repr__(self) -> str:
         forward = format_time(sum(layer.forward_time for layer in self.layers), self.time_unit)
@@ -110,49 +107,38 @@ class CostGraph:
             f"saved inside layers {saved}>"
         )
 
-    def __str__(self) -> str:
-        return self.text()
-
     def text(self, width: int = WIDTH) -> str:
         """The costs as a table, in lines of at most `width` characters."""
         return costs_table(
+            f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}, "
+            f"times in {self.time_unit}",
+            ("layer", "forward", "backward", "output", "saved"),
             self.layers,
-            self.input_bytes,
-            f"{self.name or 'costs'}: {self.size}",
-            self.time_unit,
+            lambda layer: (
+                f"{layer.forward_time:.10g}",
+                f"{layer.backward_time:.10g}",
+                format_bytes(layer.output_bytes),
+                format_bytes(layer.saved_bytes),
+            ),
             None if self.is_chain else self.to_layer_graph().edges,
-            width,
+            nothing="the input",
+            width=width,
         )
 
     @property
     def size(self) -> str:
         """``5 layers, 6 edges``; of a chain its layers alone."""
-        layers = _count(len(self), "layer")
-        return layers if self.edges is None else f"{layers}, {_count(len(self.edges), 'edge')}"
+        layers = counted(len(self), "layer")
+        return layers if self.edges is None else f"{layers}, {counted(len(self.edges), 'edge')}"
 
     @property
     def is_chain(self) -> bool:
         """Whether each layer reads the output of the one before."""
         return self.edges is None
 
-    @property
-    def ticks_per_unit(self) -> int:
-        """Integer ticks of the solvers in one `time_unit`.
-
-        Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
-        """
-        return ticks_per_unit(self.time_unit, self._times())
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the costs: equal for graphs that are the same problem with the same names."""
-        content = {
-            "time_unit": self.time_unit,
-            "input_bytes": self.input_bytes,
-            "layers": [canonical_record(layer) for layer in self.layers],
-            **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
-        }
-        return digest(content)
+    def to_problem(self) -> Chain | LayerGraph:
+        """The same problem in integers, as the solvers take it: a chain where it is one."""
+        return self.to_chain() if self.is_chain else self.to_layer_graph()
 
     def to_chain(self) -> Chain:
         """The same problem in integers, as the solvers take it.
@@ -165,7 +151,7 @@ class CostGraph:
         if self.edges is not None:
             raise InvalidCosts(
                 f"these {len(self)} layers are no chain but a graph of "
-                f"{_count(len(self.edges), 'edge')}, and this needs a chain"
+                f"{counted(len(self.edges), 'edge')}, and this needs a chain"
             )
         try:
             return Chain(self._integer_layers(), self.input_bytes)
@@ -190,44 +176,6 @@ class CostGraph:
         except InvalidProblem as error:
             raise InvalidCosts(str(error)) from error
 
-    def to_dict(self) -> dict[str, Any]:
-        """The graph in the form of a cost file; fields at their default are left out."""
-        return {
-            "schema": SCHEMA,
-            **({"name": self.name} if self.name else {}),
-            "time_unit": self.time_unit,
-            "input_bytes": self.input_bytes,
-            "layers": [to_record(layer) for layer in self.layers],
-            **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
-        }
-
-    def to_json(self) -> str:
-        """The text of a cost file."""
-        return dump_costs(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a cost file, whole or not at all."""
-        write_atomically(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CostGraph:
-        """Read a cost file."""
-        return cls.from_json(read_text(path, "cost file", InvalidCosts), os.fspath(path))
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "the JSON text") -> CostGraph:
-        """Read the text of a cost file; `source` is what a message calls it."""
-        return cls.from_value(parse_json(text, source, InvalidCosts), source)
-
-    @classmethod
-    def from_value(cls, value: object, source: str) -> CostGraph:
-        """Read the JSON value of a cost file; `source` is what a message calls it."""
-        content = read_value(value, source)
-        try:
-            return cls(*content)
-        except InvalidCosts as error:
-            raise InvalidCosts(f"{source}: {error}") from error
-
     @classmethod
     def example(cls, name: str) -> CostGraph:
         """One of the cost files that come with the package; see `example_names`."""
@@ -246,54 +194,54 @@ class CostGraph:
         files = (resources.files("scheduler.costs") / "examples").iterdir()
         return tuple(sorted(f.name[:-5] for f in files if f.name.endswith(".json")))
 
+    @classmethod
+    def _made(cls, content: dict[str, Any]) -> CostGraph:
+        if not isinstance(content["layers"], list | tuple):
+            raise InvalidCosts(f"'layers' must be a list, got {shown(content['layers'])}")
+        if content.get("edges", ()) is None:
+            raise InvalidCosts("'edges' must be a list of pairs of layer names, got None")
+        return cls(**content)
+
+    def _content(self, *, canonical: bool = False) -> dict[str, Any]:
+        record = canonical_record if canonical else to_record
+        return {
+            "input_bytes": self.input_bytes,
+            "layers": [record(layer) for layer in self.layers],
+            **({} if self.edges is None else {"edges": [list(edge) for edge in self.edges]}),
+        }
+
     def _integer_layers(self) -> tuple[Layer, ...]:
         ticks = self.ticks_per_unit
-        return tuple(_to_layer(layer, ticks) for layer in self.layers)
+        return tuple(
+            _in_ticks(
+                Layer,
+                layer,
+                ticks,
+                options=tuple(_in_ticks(Option, each, ticks) for each in layer.options),
+            )
+            for layer in self.layers
+        )
 
     def _times(self) -> list[float]:
         return [
-            time
+            value
             for layer in self.layers
-            for time in (
-                layer.forward_time,
-                layer.backward_time,
-                recompute_of(layer),
-                *(option.recompute_time for option in layer.options),
-            )
+            for cost in (layer, *layer.options)
+            for name, value in filled(cost).items()
+            if name.endswith("_time")
         ]
 
 
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
-
-
-def _to_layer(layer: LayerCost, ticks: int) -> Layer:
-    return Layer(
-        name=layer.name,
-        forward_time=round(layer.forward_time * ticks),
-        backward_time=round(layer.backward_time * ticks),
-        output_bytes=layer.output_bytes,
-        saved_bytes=layer.saved_bytes,
-        recompute_time=round(recompute_of(layer) * ticks),
-        forward_transient_bytes=layer.forward_transient_bytes,
-        drop_transient_bytes=drop_transient_of(layer),
-        backward_transient_bytes=layer.backward_transient_bytes,
-        backward_overlap_bytes=layer.backward_overlap_bytes,
-        gradient_bytes=layer.gradient_bytes,
-        input_saved=layer.input_saved,
-        output_saved=layer.output_saved,
-        recomputable=layer.recomputable,
-        options=tuple(
-            Option(
-                name=option.name,
-                saved_bytes=option.saved_bytes,
-                recompute_time=round(option.recompute_time * ticks),
-                forward_transient_bytes=option.forward_transient_bytes,
-                backward_transient_bytes=option.backward_transient_bytes,
-                backward_overlap_bytes=option.backward_overlap_bytes,
-                input_saved=option.input_saved,
-                output_saved=option.output_saved,
-            )
-            for option in layer.options
-        ),
+def _in_ticks(
+    kind: type[_Solved], cost: LayerCost | OptionCost, ticks: int, **more: Any
+) -> _Solved:
+    """A layer or an option of the solvers, whose fields have the names of those of costs."""
+    values = filled(cost) | more
+    return kind(
+        **{
+            each.name: round(values[each.name] * ticks)
+            if each.name.endswith("_time")
+            else values[each.name]
+            for each in fields(kind)
+        }
     )

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from scheduler.common.checks import plain
-from scheduler.common.errors import InvalidPlan, SchedulerError
+from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-if TYPE_CHECKING:
-    from scheduler.costs.layer import LayerCost
-
-__all__ = ["Keeps", "check_keeps", "check_policies", "policies_of"]
+__all__ = ["Keeps", "check_keeps"]
 
 Keeps = tuple[tuple[str, int], ...]
 """Pairs (operation, n): the result of call n, counted from 0, of an operation such as
@@ -43,40 +39,6 @@ def check_keeps(where: str, value: object, error: type[SchedulerError]) -> Keeps
             raise error(f"{where}[{i}] is {list(pair)} once more; leave it out")
         pairs[pair] = None
     return tuple(pairs)
-
-
-def policies_of(layers: Iterable[LayerCost], options: Mapping[int, str]) -> dict[str, Keeps]:
-    """By name of layer what an option keeps, of the `options` by position whose costs say it."""
-    chosen = {
-        layer.name: next(o.keeps for o in layer.options if o.name == options[i])
-        for i, layer in enumerate(layers)
-        if i in options
-    }
-    return {name: keeps for name, keeps in chosen.items() if keeps}
-
-
-def check_policies(value: object, names: Collection[str]) -> dict[str, Keeps]:
-    """The policies of a plan that keeps the layers of these `names` under an option.
-
-    Raises
-    ------
-    InvalidPlan
-        They are no mapping of names to lists of pairs, a list is empty or no list of pairs, or a
-        name is none of those.
-    """
-    if not isinstance(value, Mapping):
-        raise InvalidPlan(
-            f"'policies' must say for names of layers what to keep, got {shown(value)}"
-        )
-    policies: dict[str, Keeps] = {}
-    for name, calls in value.items():
-        where = f"policies[{shown(name)}]"
-        if name not in names:
-            raise InvalidPlan(f"{where}: the plan keeps no layer of that name under an option")
-        policies[name] = check_keeps(where, calls, InvalidPlan)
-        if not policies[name]:
-            raise InvalidPlan(f"{where} is empty; leave it out")
-    return policies
 
 
 _FORM = 'write ["aten.mm.default", 3] for the fourth call of that operation'

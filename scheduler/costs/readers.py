@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.common.errors import InvalidCosts
+from scheduler.common.fields import is_needed
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.file import read_record
-from scheduler.costs.layer import LAYER_FIELDS, as_layers
+from scheduler.costs.layer import LayerCost, as_layers
 from scheduler.costs.node import as_nodes
 
 __all__ = ["Costs", "as_any_costs", "as_costs", "read_costs_text"]
@@ -28,7 +28,6 @@ _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
     "a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
-_GRAPH_FILE = "checkpoint-scheduler/graph/"
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
@@ -88,10 +87,8 @@ def as_any_costs(
 def read_costs_text(text: str, source: str) -> Costs:
     """The costs in the text of a file of either kind; `source` is what a message calls it."""
     value = parse_json(text, source, InvalidCosts)
-    schema = value.get("schema") if isinstance(value, Mapping) else None
-    if isinstance(schema, str) and schema.startswith(_GRAPH_FILE):
-        return ComputeCosts.from_value(value, source)
-    return CostGraph.from_value(value, source)
+    kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
+    return kind.from_value(value, source)
 
 
 def _read(obj: object) -> Costs:
@@ -102,7 +99,7 @@ def _read(obj: object) -> Costs:
     if isinstance(obj, Mapping):
         if "nodes" in obj:
             return ComputeCosts.from_dict(obj)
-        return CostGraph(*read_record(obj)) if "layers" in obj else _from_columns(obj)
+        return CostGraph.from_dict(obj) if "layers" in obj else _from_columns(obj)
     if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
         return _from_frame(obj)
     if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
@@ -122,11 +119,11 @@ def _from_path(path: str | os.PathLike[str]) -> Costs:
 
 
 def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
+    known = is_needed(LayerCost)
     for key in columns:
-        if key not in LAYER_FIELDS and key not in _GRAPH_FIELDS:
-            raise InvalidCosts(
-                f"unknown column {shown(key)}{did_you_mean(key, LAYER_FIELDS) or f'; {_ACCEPTED}'}"
-            )
+        if key not in known and key not in _GRAPH_FIELDS:
+            hint = did_you_mean(key, known) or f"; {_ACCEPTED}"
+            raise InvalidCosts(f"unknown column {shown(key)}{hint}")
     lists = {key: _column(key, columns[key]) for key in columns if key not in _GRAPH_FIELDS}
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:

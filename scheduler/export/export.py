@@ -75,25 +75,14 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
             "json or json-schema, or run it with scheduler.pytorch.apply_graph"
         )
     at_hand = _costs(plan, costs)
-    # The modules load where they are used: each is mostly the text of a file.
-    module = importlib.import_module(f"scheduler.export.targets.{_MODULES[target]}")
+    # The modules load where they are used.
+    module = importlib.import_module(f"scheduler.export.targets.{_MODULES.get(target, target)}")
     make: Callable[[Source], Exported] = getattr(module, f"to_{target.replace('-', '_')}")
     return make(Source(plan, at_hand, stages))
 
 
-_MODULES = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "lightning": "lightning",
-    "accelerate": "accelerate",
-    "fsdp": "fsdp",
-    "torchtitan": "torchtitan",
-    "megatron": "megatron",
-    "deepspeed": "deepspeed",
-    "jax": "jax",
-    "json": "json",
-    "json-schema": "json",
-}
+_MODULES = {"accelerate": "torch", "fsdp": "torch", "lightning": "torch", "json-schema": "json"}
+"""Of targets that have no module of their own."""
 
 
 def _costs(plan: Plan, given: object) -> CostGraph | None:

@@ -11,9 +11,9 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.keeps import Keeps
 from scheduler.plans.plan import Plan, excess
 from scheduler.plans.settings import Outcome, blocks_of
-from scheduler.report.table import format_percent
-from solvers.problem import Chain
-from solvers.schedule import Checkpoint, options_of
+from scheduler.report.tables import format_percent
+from solvers.chain.problem import Chain
+from solvers.schedule import Checkpoint, Items
 
 __all__ = ["Exported", "Source", "as_comment"]
 
@@ -87,7 +87,7 @@ class Source:
 
     def options(self) -> dict[int, str]:
         """The option of each layer that is kept under one."""
-        return options_of(self.plan.items)
+        return Items(self.plan.items).options()
 
     def policies(self, target: str) -> dict[int, tuple[str, Keeps]]:
         """The option of each layer that is kept under one, and what that keeps.

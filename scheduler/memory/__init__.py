@@ -1,9 +1,9 @@
 """The memory arithmetic of training: what a run takes before anything is checkpointed."""
 
-from scheduler.memory.activations.setting import Lora
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fitting.fit import Fit, fit
+from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.state.state import State, training_state
 
@@ -12,6 +12,7 @@ __all__ = [
     "InvalidRecipe",
     "InvalidShape",
     "Lora",
+    "Recipe",
     "Shape",
     "State",
     "costs_from_shape",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from scheduler.common.checks import plain
-from scheduler.common.errors import SchedulerError
 from scheduler.common.text import did_you_mean, shown
+from scheduler.memory.errors import Argument
 from solvers.problem import LIMIT
 
 __all__ = ["check_choice", "check_count", "check_flag", "check_probability"]
 
 
-def check_count(what: str, value: object, error: type[SchedulerError], least: int = 1) -> int:
+Sentence = Callable[..., Exception]
+"""The error that a sentence becomes, given part by part."""
+
+
+def check_count(what: str | Argument, value: object, error: Sentence, least: int = 1) -> int:
     """A whole number of at least `least`, as a plain int; 7.5e9 is whole."""
     number = plain(value)
     if (
@@ -21,14 +25,14 @@ def check_count(what: str, value: object, error: type[SchedulerError], least: in
         or (isinstance(number, float) and not number.is_integer())
         or number < least
     ):
-        raise error(f"{what} must be a whole number >= {least}, got {shown(number)}")
+        raise error(what, f" must be a whole number >= {least}, got {shown(number)}")
     if number >= LIMIT:
-        raise error(f"{what} must be below 2**62, got {shown(number)}")
+        raise error(what, f" must be below 2**62, got {shown(number)}")
     return int(number)
 
 
 def check_choice(
-    what: str, value: object, choices: Iterable[str], error: type[SchedulerError]
+    what: str | Argument, value: object, choices: Iterable[str], error: Sentence
 ) -> str:
     """One of `choices`, which the sentence lists."""
     names = list(choices)
@@ -36,20 +40,20 @@ def check_choice(
         return str(value)
     near = did_you_mean(value, names) if isinstance(value, str) else ""
     listed = ", ".join(repr(name) for name in names)
-    raise error(f"{what} must be one of {listed}, got {shown(value)}{near}")
+    raise error(what, f" must be one of {listed}, got {shown(value)}{near}")
 
 
-def check_flag(what: str, value: object, error: type[SchedulerError]) -> bool:
+def check_flag(what: str | Argument, value: object, error: Sentence) -> bool:
     """True or False."""
     flag = plain(value)
     if not isinstance(flag, bool):
-        raise error(f"{what} must be True or False, got {shown(flag)}")
+        raise error(what, f" must be True or False, got {shown(flag)}")
     return flag
 
 
-def check_probability(what: str, value: object, error: type[SchedulerError]) -> float:
+def check_probability(what: str | Argument, value: object, error: Sentence) -> float:
     """A number from 0 up to, not with, 1."""
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1:
-        raise error(f"{what} must be at least 0 and below 1, got {shown(number)}")
+        raise error(what, f" must be at least 0 and below 1, got {shown(number)}")
     return float(number)

@@ -6,21 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.activations.block import block_activations
-from scheduler.memory.activations.loss import LOSSES, head_activations
-from scheduler.memory.activations.setting import Lora, Setting, linears, setting
+from scheduler.memory.activations.loss import head_activations
+from scheduler.memory.activations.setting import Setting, linears, setting
 from scheduler.memory.activations.tape import Activations
-from scheduler.memory.checks import check_choice
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.step import Seen, block, head, rehearse
 from scheduler.memory.simulate.tensors import Paper, Value
-from scheduler.memory.state.recipes import compute_precision
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["costs_from_shape"]
 
@@ -32,17 +35,11 @@ def costs_from_shape(
     batch: int,
     sequence: int,
     *,
-    precision: str = "bf16",
-    attention: str = "sdpa",
+    recipe: Recipe | None = None,
     gpu: str | Gpu = "h100",
     efficiency: float | tuple[float, float] | None = None,
-    train: str = "full",
-    lora: Lora | None = None,
-    loss: str = "hf",
-    padding_mask: bool = False,
-    device: str = "cuda",
-    experts: str = "grouped",
     options: bool = False,
+    **fields: Unpack[RecipeFields],
 ) -> CostGraph:
     """Layer costs of one training step, from a model's sizes alone.
 
@@ -83,8 +80,11 @@ def costs_from_shape(
         A `Shape`, or what `load_shape` takes.
     batch, sequence
         B and S: sequences in a (micro-)batch, tokens in each.
-    precision, attention, train, lora, padding_mask, device, experts
-        As in `block_activations`. "frozen" (a prompt is tuned, say): no weight gets a gradient, but
+    recipe, fields
+        A `Recipe`, or its fields: precision, train, lora, attention, loss, padding_mask, device and
+        experts change the costs. Of precision only what is computed in does, so that "bf16" and
+        "bf16-mixed" are the same here, and "fp16" is "fp16-mixed".
+        train="frozen" (a prompt is tuned, say): no weight gets a gradient, but
         gradients pass through all blocks to the embedding's output; what trains there is not
         counted. With adapters they do so too, as PEFT arranges it where something is checkpointed.
     gpu
@@ -92,8 +92,6 @@ def costs_from_shape(
     efficiency
         The share of the GPU's peak FLOP/s that is sustained, or a pair: of FLOP/s, of bandwidth.
         Default: the GPU's own, 0.5 and 0.8.
-    loss
-        See `loss_bytes`.
     options
         Give each block its options; experts must be "grouped".
 
@@ -112,43 +110,20 @@ def costs_from_shape(
         Nobody has derived a formula for this combination.
     """
     shape = load_shape(shape)
-    precision = compute_precision(precision)
+    recipe = recipe_of(recipe, fields, computing=True)
+    recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
-    check_choice("loss", loss, LOSSES, InvalidRecipe)
-    at = setting(
-        shape,
-        batch,
-        sequence,
-        precision=precision,
-        attention=attention,
-        train=train,
-        lora=lora,
-        padding_mask=padding_mask,
-        device=device,
-        experts=experts,
-    )
+    at = setting(shape, batch, sequence, recipe)
     if shape.positions and at.sequence > shape.positions:
         raise InvalidRecipe(
-            f"sequence must be at most the {shape.positions} positions that {shape.name} has "
-            f"learned, got {at.sequence}"
+            Argument("sequence"),
+            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
+            f"got {at.sequence}",
         )
-    kept = block_activations(
-        shape,
-        at.batch,
-        at.sequence,
-        precision=precision,
-        attention=attention,
-        train=train,
-        lora=lora,
-        padding_mask=padding_mask,
-        device=device,
-        experts=experts,
-    )
-    head_kept = head_activations(
-        shape, at.batch, at.sequence, precision=precision, loss=loss, train=train, device=device
-    ).kept
+    kept = block_activations(shape, at.batch, at.sequence, recipe)
+    head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     seen = rehearse(block, at, machine)
-    ending = _head(at, machine, loss)
+    ending = _head(at, machine, recipe.loss)
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     local = _local(at)
     below = kept.input_bytes * (not kept.input_saved)

@@ -8,7 +8,7 @@ from math import ceil
 from scheduler.common.checks import plain
 from scheduler.common.text import shown
 from scheduler.memory.checks import check_choice
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe
 
 __all__ = ["GPUS", "Gpu", "load_gpu"]
 
@@ -53,9 +53,8 @@ class Gpu:
         for field in ("flops_efficiency", "bandwidth_efficiency"):
             value = plain(getattr(self, field))
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-                raise InvalidRecipe(
-                    f"{field} of {self.name} must be above 0 and at most 1, got {shown(value)}"
-                )
+                what = Argument(field, of=f" of {self.name}")
+                raise InvalidRecipe(what, f" must be above 0 and at most 1, got {shown(value)}")
             object.__setattr__(self, field, float(value))
 
     @property
@@ -75,8 +74,9 @@ class Gpu:
         if isinstance(efficiency, tuple):
             if len(efficiency) != 2:
                 raise InvalidRecipe(
-                    "efficiency must be a share of the peak FLOP/s, or a pair of shares of FLOP/s "
-                    f"and bandwidth, got {shown(efficiency)}"
+                    Argument("efficiency"),
+                    " must be a share of the peak FLOP/s, or a pair of shares of FLOP/s and "
+                    f"bandwidth, got {shown(efficiency)}",
                 )
             flops, bandwidth = efficiency
             return replace(self, flops_efficiency=flops, bandwidth_efficiency=bandwidth)
@@ -140,4 +140,4 @@ def load_gpu(name: str | Gpu) -> Gpu:
     if isinstance(name, Gpu):
         return name
     wanted = name.strip().lower() if isinstance(name, str) else name
-    return GPUS[check_choice("gpu", wanted, GPUS, InvalidRecipe)]
+    return GPUS[check_choice(Argument("gpu"), wanted, GPUS, InvalidRecipe)]

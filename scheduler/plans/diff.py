@@ -8,11 +8,10 @@ from typing import Any
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.jsontext import finite
 from scheduler.common.text import format_both, format_bytes, format_time, shown
-from scheduler.plans.graphplan import GraphPlan
+from scheduler.plans.kinds import kind_of
 from scheduler.plans.plan import Plan
-from scheduler.report.fitted import fitted, span_text
-from scheduler.report.table import WIDTH, format_percent
-from solvers.schedule import Checkpoint, options_of
+from scheduler.plans.text import more_rows
+from scheduler.report.tables import WIDTH, fitted, format_percent, span_text
 
 __all__ = ["DiffRow", "PlanDiff", "diff_plans"]
 
@@ -95,7 +94,7 @@ class PlanDiff:
             for label, one, other, change in self._lines()
         ]
         lines = fitted(("", *names, "change"), figures, width)
-        noun = self.before.noun if isinstance(self.before, GraphPlan) else "layer"
+        noun = self.before.noun
         total = len(self.before.layers)
         if not self.rows:
             lines += ["", f"All {total} {noun}s are treated alike."]
@@ -106,9 +105,7 @@ class PlanDiff:
                 (_places(row, position), row.before, row.after) for row in self.rows[:MOST_ROWS]
             ]
             lines += fitted((f"{noun}s", *names), cells, width, left=3)
-            hidden = len(self.rows) - MOST_ROWS
-            if hidden > 0:
-                lines.append(f"… {hidden} more row{'s' if hidden > 1 else ''}")
+            lines += more_rows(len(self.rows) - MOST_ROWS)
         if not self.same_costs:
             lines += ["", "The plans were made for different costs."]
         return "\n".join(lines)
@@ -133,7 +130,7 @@ class PlanDiff:
                 "",
             ),
             ("method", one.method, other.method, ""),
-            ("status", _standing(one), _standing(other), ""),
+            ("status", one.standing, other.standing, ""),
             (
                 "extra runs",
                 str(_extra(one)),
@@ -185,22 +182,7 @@ def _values(row: DiffRow) -> list[object]:
 
 def _treatments(plan: Plan) -> dict[str, str]:
     """What is done with each layer, in words."""
-    runs = list(plan.forwards.values())
-    if isinstance(plan, GraphPlan):
-        verb = "run" if plan.noun == "layer" else "computed"
-        words = [f"{verb} once" if n == 1 else f"{verb} {n} times" for n in runs]
-        return dict(zip(plan.layers, words, strict=True))
-    options = {i: f" with option {name!r}" for i, name in options_of(plan.items).items()}
-    words = []
-    for item in plan.items:
-        if isinstance(item, Checkpoint):
-            segment = "alone" if item.first == item.last else f"{item.first}–{item.last}"
-            for i in range(item.first, item.last + 1):
-                often = f", run {runs[i]} times" if runs[i] > 2 else ""
-                words.append(f"checkpoint {segment}{often}{options.get(i, '')}")
-        else:
-            words.append(f"keep{options.get(item.layer, '')}")
-    return dict(zip(plan.layers, words, strict=True))
+    return dict(zip(plan.layers, kind_of(plan.schedule).treatments(plan), strict=True))
 
 
 def _places(row: DiffRow, position: dict[str, int]) -> str:
@@ -217,10 +199,6 @@ def _figures(plan: Plan) -> dict[str, object]:
 
 def _extra(plan: Plan) -> int:
     return sum(plan.forwards.values()) - len(plan.layers)
-
-
-def _standing(plan: Plan) -> str:
-    return plan.standing if isinstance(plan, GraphPlan) else plan.status
 
 
 def _bytes(n: int) -> str:

@@ -1,11 +1,28 @@
-"""What executing a plan on its costs gives."""
+"""What a plan says, what follows from that, and what it does when it is executed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
 
-__all__ = ["Measured", "PlanReplay"]
+from scheduler.common.errors import InvalidPlan
+from scheduler.common.text import counted
+from scheduler.costs.keeps import Keeps
+from scheduler.costs.readers import Costs
+from scheduler.plans.file.fields import check_replayed, excess
+from scheduler.plans.file.items import SCHEMA
+from scheduler.plans.kind import Kind
+from scheduler.plans.kinds import kind_of
+from scheduler.plans.policies import check_policies, policies_of
+from scheduler.plans.text import peak_text
+from solvers.problem import Problem
+from solvers.replay import Moment, Replay
+from solvers.schedule import IllegalPlan
+from solvers.solution import PlanClass
+
+__all__ = ["PlanFacts", "PlanReplay"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +44,247 @@ class PlanReplay:
     set_by: str
 
 
-class Measured(NamedTuple):
-    """The same with the time in the solvers' integer ticks."""
+@dataclass(frozen=True, repr=False, eq=False)
+class PlanFacts:
+    """What a plan says and does, below its face: `scheduler.plans.plan.Plan` has the words."""
 
+    layers: tuple[str, ...]
+    schedule: Any  # a Schedule, of the class that its problem takes
+    budget_bytes: int | None
     peak_bytes: int
-    ticks: int
-    set_by: str
+    time: float
+    keep_all_peak_bytes: int
+    keep_all_time: float
+    time_unit: str
+    method: str
+    status: str
+    lower_bound_time: float
+    costs_sha256: str
+    reserved_bytes: int = 0
+    solve_seconds: float | None = None
+    plan_class: str = field(default=PlanClass.PERSISTENT.value, kw_only=True)
+    note: str = field(default="", kw_only=True)
+    measured_peak_bytes: int | None = field(default=None, kw_only=True)
+    policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
+    _costs: object = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.plan_class not in [each.value for each in self._kind.classes]:
+            raise InvalidPlan(
+                f"the plan of a {self.kind} cannot be of class {self.plan_class!r}; give the class "
+                "that its bound holds in"
+            )
+        self._kind.check(self.schedule, self.layers)
+        names = [self.layers[i] for i in self.schedule.options()]
+        policies = MappingProxyType(check_policies(self.policies, names))
+        object.__setattr__(self, "policies", policies)
+
+    @property
+    def _kind(self) -> Kind:
+        return kind_of(self.schedule)
+
+    @property
+    def _names_class(self) -> bool:
+        return len(self._kind.classes) > 1
+
+    @property
+    def kind(self) -> str:
+        """What is scheduled: "chain", "compute graph" or "layer graph"."""
+        return self._kind.name
+
+    @property
+    def noun(self) -> str:
+        """What `layers` are: "node" or "layer"."""
+        return self._kind.noun
+
+    @property
+    def size(self) -> str:
+        """How many they are, and how deep checkpoints nest: ``12 layers``."""
+        return f"{counted(len(self.layers), self.noun)}{self._kind.remarks(self)}"
+
+    @property
+    def items(self) -> Any:
+        """Of a chain's plan: `solvers.schedule.Keep` and `Checkpoint`, which cover the layers."""
+        return self._of_schedule("items")
+
+    @property
+    def steps(self) -> Any:
+        """Of a graph's plan, in the order of execution.
+
+        Of a compute graph positions in `layers`; of a layer graph `solvers.schedule.Forward` and
+        `Backward`.
+        """
+        return self._of_schedule("steps")
+
+    @property
+    def depth(self) -> int:
+        """Of a chain's plan: how deep checkpoints nest; 0 when everything is kept."""
+        depth: int = self._of_schedule("depth")
+        return depth
+
+    def _of_schedule(self, name: str) -> Any:
+        try:
+            return getattr(self.schedule, name)
+        except AttributeError:
+            raise AttributeError(self._kind.absent.format(name)) from None
+
+    @property
+    def overhead(self) -> float:
+        """Time lost to recomputation, as a share of the time of keeping everything."""
+        return excess(self.time, self.keep_all_time)
+
+    @property
+    def gap(self) -> float:
+        """How far the time is above the lower bound at most, as a share of that bound."""
+        return excess(self.time, self.lower_bound_time)
+
+    @property
+    def margin_bytes(self) -> int:
+        """Bytes by which a step was measured above `peak_bytes`; 0 where none was.
+
+        Add it to `reserved` when the same run is solved for again.
+        """
+        return max((self.measured_peak_bytes or 0) - self.peak_bytes, 0)
+
+    @property
+    def optimal_in(self) -> str | None:
+        """The class of plans in which none is faster; None when that is not proven.
+
+        "persistent", of chains: a stored value stays until its backward. Of graphs "forward":
+        operations run first in this plan's order, and only forward ones run again, only in the
+        backward part. "staged": the same order of first runs, and before each, earlier operations
+        run again at most once, in that order. "any": every plan that can be executed.
+        """
+        return self.plan_class if self.status == "optimal" else None
+
+    @property
+    def standing(self) -> str:
+        """The status, with its class where there are several: ``optimal in class staged``."""
+        named = self.optimal_in is not None and self._names_class
+        return f"optimal in class {self.plan_class}" if named else self.status
+
+    @property
+    def bound_words(self) -> str:
+        """Which plans `lower_bound_time` speaks of: ``no persistent plan``."""
+        return self._kind.bound_words(self)
+
+    @property
+    def has_own_order(self) -> bool:
+        """Whether it runs operations first in another order than that of the costs."""
+        own: bool = self.schedule.has_own_order(len(self.layers))
+        return own
+
+    @property
+    def forwards(self) -> dict[str, int]:
+        """How often each layer's forward is entered in one step, or each node computed.
+
+        Once more for a layer kept under an option, whose forward its backward runs again in part.
+        """
+        return dict(zip(self.layers, self.schedule.counts(len(self.layers)), strict=True))
+
+    def replay(self, costs: object = None) -> PlanReplay:
+        """Execute the plan on its costs, tensor by tensor.
+
+        Parameters
+        ----------
+        costs
+            Any form of layer costs; a plan that was just solved carries its own.
+
+        Raises
+        ------
+        InvalidPlan
+            No costs are at hand, they are not those of the plan, the plan cannot be executed, its
+            peak, time or policies are not what the plan says, or its bound contradicts them.
+        """
+        own = self._costs_of_plan(costs)
+        done = self._executed(own)
+        options = self.schedule.options()
+        if options and policies_of(own.layers, options) != self.policies:  # type: ignore[union-attr]
+            raise InvalidPlan(
+                "the plan's 'policies' are not what its costs say that its options keep; it was "
+                "changed after it was solved: solve again"
+            )
+        problem = self.problem(own)
+        everything = problem.replay(problem.keep_all())
+        ticks, unit = own.ticks_per_unit, self.time_unit
+        claims: tuple[tuple[str, str, float, float], ...] = (
+            ("a peak", "bytes", self.peak_bytes, done.peak_bytes),
+            ("a keep-all peak", "bytes", self.keep_all_peak_bytes, everything.peak_bytes),
+            ("a time", unit, self.time, done.time / ticks),
+            ("a keep-all time", unit, self.keep_all_time, everything.time / ticks),
+        )
+        for what, of, said, found in claims:
+            if said != found:
+                raise InvalidPlan(
+                    f"the plan says {what} of {said} {of}, its replay gives {found}; "
+                    "it was changed after it was solved: solve again"
+                )
+        check_replayed(self._head())
+        set_by = peak_text(done.peak_action, self.layers)
+        return PlanReplay(done.peak_bytes, done.time / ticks, set_by)
+
+    def problem(self, costs: object = None) -> Problem[Any]:
+        """Its costs in integers; parameters and errors as of `moments`."""
+        return self._kind.problem(self._costs_of_plan(costs))
+
+    def own_costs(self, costs: object = None) -> Costs:
+        """The costs that the plan was made for, as given or as it carries them, replayed.
+
+        Raises
+        ------
+        InvalidPlan
+            As `replay`.
+        """
+        own = self._costs_of_plan(costs)
+        self.replay(own)
+        return own
+
+    def moments(self, costs: object = None) -> tuple[Moment, ...]:
+        """Every action of one step, with what it is for, its time in ticks and its bytes.
+
+        Parameters
+        ----------
+        costs
+            As for `replay`.
+
+        Raises
+        ------
+        InvalidPlan
+            As `replay`, but the plan's own peak and time are not compared.
+        """
+        return self._executed(self._costs_of_plan(costs)).moments
+
+    def _head(self) -> dict[str, Any]:
+        """The plan file without its schedule."""
+        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "_costs"]
+        if self.measured_peak_bytes is None:
+            unsaid.append("measured_peak_bytes")
+        if not self.policies:
+            unsaid.append("policies")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
+        if self.policies:
+            values["policies"] = {
+                name: [list(pair) for pair in keeps] for name, keeps in self.policies.items()
+            }
+        values |= {"layers": list(self.layers), "class": self.plan_class}
+        if self._names_class:
+            values["gap"] = None if self.gap == float("inf") else self.gap
+        return {"schema": SCHEMA, **values}
+
+    def _costs_of_plan(self, given: object) -> Costs:
+        costs = self._costs if given is None else given
+        if costs is None:
+            raise InvalidPlan("a plan from a file does not carry its costs; pass the layer costs")
+        own = self._kind.costs(costs)
+        if own.sha256 != self.costs_sha256:
+            raise InvalidPlan(
+                f"the plan belongs to other costs: it was made for those with digest "
+                f"{self.costs_sha256[:8]}…, these have {own.sha256[:8]}…"
+            )
+        return own
+
+    def _executed(self, costs: Costs) -> Replay:
+        try:
+            return self.problem(costs).replay(self.schedule)
+        except IllegalPlan as error:
+            raise InvalidPlan(f"the plan cannot be executed: {error}") from error

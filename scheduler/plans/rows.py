@@ -9,14 +9,10 @@ from typing import NamedTuple
 
 from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.keeps import Keeps
-from scheduler.costs.readers import as_costs
-from scheduler.plans.graphplan import GraphPlan
-from scheduler.plans.graphtext import graph_summary_lines
-from scheduler.plans.moments import Moment, costs_of, moments_of
-from scheduler.plans.plan import Plan
-from scheduler.plans.text import FoldedRow, folded_rows, indented, summary_lines
-from scheduler.report.fitted import fitted, span_text
-from solvers.schedule import Checkpoint, Item, first_of, last_of, options_of
+from scheduler.plans.kinds import kind_of
+from scheduler.plans.plan import Plan, summary_lines
+from scheduler.plans.text import indented, more_rows
+from scheduler.report.tables import fitted, span_text
 
 __all__ = ["PlanRow", "plan_rows", "plan_summary", "policy_sentences", "rows_cells", "rows_table"]
 __all__ += ["rows_text"]
@@ -69,23 +65,20 @@ def plan_rows(plan: Plan, costs: object = None) -> list[PlanRow]:
     InvalidPlan
         As `Plan.replay`.
     """
-    own = costs_of(plan, costs)
-    moments = moments_of(plan, own)
-    peak_at = next(m.layer for m in moments if m.during_bytes == plan.peak_bytes)
+    own = plan.own_costs(costs)
+    moments = plan.moments(own)
+    peak_at = next(m.action.layer for m in moments if m.during_bytes == plan.peak_bytes)
     counts = list(plan.forwards.values())
     highest, again = [0] * len(counts), [0] * len(counts)
     for moment in moments:
-        if moment.layer >= 0:
-            highest[moment.layer] = max(highest[moment.layer], moment.during_bytes)
-            again[moment.layer] += moment.ticks if moment.kind == "again" else moment.again_ticks
-    if isinstance(plan, GraphPlan):
-        rows, held = _graph_rows(plan, counts), None
-    else:
-        rows = list(folded_rows(plan.items))
-        chain = as_costs(own).to_chain()
-        held = _held(plan.items, moments, chain.input_bytes + chain.layers[-1].output_bytes)
+        layer = moment.action.layer
+        if layer >= 0:
+            highest[layer] = max(highest[layer], moment.during_bytes)
+            again[layer] += moment.ticks if moment.role == "again" else moment.again_ticks
+    kind = kind_of(plan.schedule)
+    held = kind.held(plan, moments, own)
     made = []
-    for row in rows:
+    for row in kind.rows(plan):
         inside = range(row.first, row.last + 1)
         made.append(
             PlanRow(
@@ -105,7 +98,7 @@ def plan_rows(plan: Plan, costs: object = None) -> list[PlanRow]:
 
 def plan_summary(plan: Plan, width: int) -> list[str]:
     """What is known of a plan, each figure beside its label, in lines of at most `width`."""
-    lines = graph_summary_lines(plan, None) if isinstance(plan, GraphPlan) else summary_lines(plan)
+    lines = summary_lines(plan)
     indent = " " * (10 if width >= 60 else 4)
     return [part for each in lines for part in _continued(each, width, indent)]
 
@@ -141,10 +134,10 @@ def rows_text(plan: Plan, rows: Sequence[PlanRow], width: int, most: int = MOST_
     header, *cells = rows_cells(plan, rows)
     hidden = len(cells) - most
     lines = fitted(header, cells[:most], width, left=2)
-    if hidden > 0:
+    for line in more_rows(hidden):
         peak = next((row for row in rows[most:] if row.sets_peak), None)
         at = "" if peak is None else f", {peak.first!r} with the peak among them"
-        lines += textwrap.wrap(f"… {hidden} more row{'s' if hidden > 1 else ''}{at}", width)
+        lines += textwrap.wrap(f"{line}{at}", width)
     notes = "Highest: the most that is live while one of these layers runs."
     if any(row.held_bytes is not None for row in rows):
         notes = f"Held: what their forward adds to the memory in use. {notes}"
@@ -162,7 +155,7 @@ def policy_sentences(plan: Plan) -> list[str]:
 
     Results are named as in a compute graph: ``aten.mm.default#3`` is that of the fourth call.
     """
-    options = {} if isinstance(plan, GraphPlan) else options_of(plan.items)
+    options = plan.schedule.options()
     said: dict[tuple[str, Keeps], list[str]] = {}
     for layer, option in options.items():
         name = plan.layers[layer]
@@ -184,49 +177,3 @@ def _wrapped(words: str, width: int) -> list[str]:
 
 def _signed(n: int) -> str:
     return f"-{format_bytes(-n)}" if n < 0 else format_bytes(n)
-
-
-def _graph_rows(plan: GraphPlan, counts: Sequence[int]) -> list[FoldedRow]:
-    """Neighbours that run equally often, in one row."""
-    verb = "run" if plan.noun == "layer" else "computed"
-    starts = [i for i in range(len(counts)) if not i or counts[i] != counts[i - 1]]
-    ends = [*(start - 1 for start in starts[1:]), len(counts) - 1]
-    return [
-        FoldedRow(0, start, end, f"{verb} once" if n == 1 else f"{verb} {n} times")
-        for start, end, n in zip(starts, ends, (counts[i] for i in starts), strict=True)
-    ]
-
-
-def _held(
-    items: Sequence[Item], moments: Sequence[Moment], start_bytes: int
-) -> dict[tuple[int, int], int]:
-    """For each item, by its depth and first layer, what its forward adds to what is live.
-
-    It follows `solvers.schedule.actions`: one item is swept forward once, inside the sweep of its
-    level, where a kept layer is a forward and a segment a hold and its forwards; every forward but
-    the first of a level is followed by letting go of its input.
-    """
-    after = [start_bytes, *(moment.after_bytes for moment in moments)]
-    held: dict[tuple[int, int], int] = {}
-    done = 0
-    todo: list[tuple[Sequence[Item], int] | int] = [(items, 0)]
-    while todo:
-        work = todo.pop()
-        if isinstance(work, int):
-            done += work
-            continue
-        level, depth = work
-        start = first_of(level[0])
-        for item in level:
-            before, first = done, first_of(item)
-            done += 2 * (last_of(item) - first + 1) - (first == start)
-            done += isinstance(item, Checkpoint)
-            held[(depth, first)] = after[done] - after[before]
-        done += 1  # the last output of the level
-        for item in level:
-            if isinstance(item, Checkpoint):
-                todo += [1, (item.body, depth + 1)]  # popped from the end: the hold goes last
-            else:
-                todo.append(1)
-    assert done == len(moments)
-    return held

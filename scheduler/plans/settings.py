@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
 from scheduler.plans.text import peak_text
-from solvers.chain.segments import Segments, evaluate, plan_of, tables
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.chain.problem import Chain
+from solvers.chain.segments import Segments, Tables, evaluate, plan_of, tables
+from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 
 __all__ = [
     "TRACED_SELECTIVE",
@@ -76,6 +75,13 @@ class Setting:
             for item in items
         )
 
+    def measured(self, chain: Chain, t: Tables) -> tuple[int, int]:
+        """Peak and time of that plan; `t` are the chain's `tables`."""
+        if self.option is None:
+            return evaluate(chain, t, self.segments)
+        done = chain.replay(Items(self.items(chain)))
+        return done.peak_bytes, done.time
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -117,13 +123,18 @@ def option_blocks(chain: Chain) -> tuple[int, ...]:
     return tuple(i for i in blocks_of(chain) if chain.layers[i].options)
 
 
-def outcome_of(chain: Chain, setting: Setting) -> Outcome:
-    """Replay the plan of a setting."""
+def outcome_of(chain: Chain, setting: Setting, others: int = 0) -> Outcome:
+    """Replay the plan of a setting, beside `others` micro-batches between forward and backward."""
     items = setting.items(chain)
-    done = replay(chain, items)
-    names = [layer.name for layer in chain.layers]
-    set_by = peak_text(done.peak_action, names)
-    return Outcome(setting, items, done.peak_bytes, done.time, set_by)
+    done = chain.replay(Items(items))
+    peak = done.peak_bytes
+    if others:
+        backward = next(i for i, s in enumerate(done.moments) if isinstance(s.action, Backward))
+        # The gradient of the last output, which the replay counts from the start, is not there yet.
+        held = done.moments[backward - 1].after_bytes - chain.layers[-1].output_bytes
+        peak += others * held
+    set_by = peak_text(done.peak_action, [layer.name for layer in chain.layers])
+    return Outcome(setting, items, peak, done.time, set_by)
 
 
 def best(
@@ -140,11 +151,7 @@ def best(
     t = tables(chain)
     found: list[tuple[int, int, int, Setting]] = []
     for n, setting in enumerate(settings):
-        if setting.option is None:
-            peak, ticks = evaluate(chain, t, setting.segments)
-        else:
-            done = replay(chain, setting.items(chain))
-            peak, ticks = done.peak_bytes, done.time
+        peak, ticks = setting.measured(chain, t)
         found.append((ticks, peak, n, setting))
     fitting = [each for each in found if each[1] <= room]
     if not fitting:

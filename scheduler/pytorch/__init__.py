@@ -2,7 +2,8 @@
 
 from scheduler.pytorch.checkpointing.apply import Handle, apply
 from scheduler.pytorch.checkpointing.coverage import Coverage
-from scheduler.pytorch.compile.budget import CompileBudget, CompiledPlan, compile_budget
+from scheduler.pytorch.compile.budget import CompileBudget, compile_budget
+from scheduler.pytorch.compile.plan import CompiledPlan
 from scheduler.pytorch.graph.apply import GraphHandle, apply_graph
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.graph.trace import trace

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import fields
 from math import comb
 
-from solvers.problem import Chain, Layer
-from solvers.schedule import Checkpoint, Item, Keep
-from solvers.solution import Solution, Unsuitable, best_fitting
+from solvers.chain.problem import Chain
+from solvers.chain.segments import best_fitting
+from solvers.problem import Layer
+from solvers.schedule import Checkpoint, Item, Items, Keep
+from solvers.solution import Solution, Unsuitable
 
 
 def advances(steps: int, snapshots: int) -> int:
@@ -153,7 +155,7 @@ def _check_identical(chain: Chain) -> None:
         )
 
 
-def solve(chain: Chain, budget: int) -> Solution:
+def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest binomial plan that fits `budget`, over every number of snapshots.
 
     Raises

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.chain.problem import Chain
+from solvers.schedule import Checkpoint, Item, Items, Keep
 from solvers.solution import Infeasible, Solution, Unsuitable
 
 MOST_PLANS = 2_000_000
@@ -90,7 +89,7 @@ def frontier(chain: Chain) -> list[tuple[int, int]]:
     Unsuitable
         The chain has too many plans.
     """
-    results = (replay(chain, items) for items in every_plan(chain))
+    results = (chain.replay(Items(items)) for items in every_plan(chain))
     points: list[tuple[int, int]] = []
     for peak, time in sorted({(result.peak_bytes, result.time) for result in results}):
         if not points or time < points[-1][1]:
@@ -98,7 +97,7 @@ def frontier(chain: Chain) -> list[tuple[int, int]]:
     return points
 
 
-def solve(chain: Chain, budget: int) -> Solution:
+def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest plan that fits `budget` bytes, ties to the smaller peak.
 
     Parameters
@@ -123,7 +122,7 @@ def solve(chain: Chain, budget: int) -> Solution:
     best: tuple[int, int, tuple[Item, ...]] | None = None
     smallest: tuple[int, int, tuple[Item, ...]] | None = None
     for items in every_plan(chain):
-        result = replay(chain, items)
+        result = chain.replay(Items(items))
         peak, time = result.peak_bytes, result.time
         if smallest is None or (peak, time) < smallest[:2]:
             smallest = (peak, time, items)
@@ -131,9 +130,9 @@ def solve(chain: Chain, budget: int) -> Solution:
             best = (time, peak, items)
     if best is None:
         assert smallest is not None  # a chain has a layer, so there is a plan
-        raise Infeasible(smallest[2], smallest[0])
+        raise Infeasible.of(chain, Items(smallest[2]))
     time, peak, items = best
-    return Solution(items, peak, time, time)
+    return Solution(Items(items), peak, time, time)
 
 
 def _recomputable(chain: Chain, first: int, last: int) -> bool:

@@ -25,11 +25,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from solvers.chain.problem import Chain
 from solvers.chain.savings import guess, room
-from solvers.problem import LIMIT, Chain, Layer, Way
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep
-from solvers.solution import Infeasible, Solution, keep_all_time
+from solvers.problem import LIMIT, Layer, Way
+from solvers.schedule import Checkpoint, Item, Items, Keep
+from solvers.solution import Infeasible, Solution
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,7 +94,7 @@ class Frontier:
         if self.exact:
             return self.points
         sets = self._tables.build(most=self._tables.most, down=True)
-        floor = keep_all_time(self.chain)
+        floor = self.chain.least_time
         return self._tables.points(sets) if sets else [(self.points[0][0], floor)]
 
     def plan(self, budget: int) -> tuple[Item, ...]:
@@ -107,16 +107,15 @@ class Frontier:
         """
         items = self._tables.plan(self._sets, budget)
         if not items:
-            peak = self.points[0][0]
-            raise Infeasible(self._tables.plan(self._sets, peak), peak)
+            smallest = self._tables.plan(self._sets, self.points[0][0])
+            raise Infeasible.of(self.chain, Items(smallest))
         return items
 
-    def solution(self, budget: int) -> Solution:
+    def solution(self, budget: int) -> Solution[Items]:
         """`plan` with its certificate."""
         items = self.plan(budget)
-        done = replay(self.chain, items)
         bound = [time for peak, time in self.lower_points if peak <= budget][-1]
-        return Solution(items, done.peak_bytes, done.time, bound)
+        return Solution.of(self.chain, Items(items), bound)
 
 
 def solve(
@@ -126,7 +125,7 @@ def solve(
     nested: bool = True,
     max_points: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
-) -> Solution:
+) -> Solution[Items]:
     """The fastest persistent plan (or single-level one) whose peak is at most `budget` bytes.
 
     One budget needs far fewer points than the frontier: those above the budget, and those that no
@@ -150,8 +149,8 @@ def solve(
     peak = tables.points(smallest)[0][0]
     if peak > budget:
         best = solve(chain, peak, nested=nested, max_points=max_points, memory_limit=memory_limit)
-        raise Infeasible(best.items, peak)
-    base = keep_all_time(chain)
+        raise Infeasible.of(chain, best.schedule)
+    base = chain.least_time
     most = max_points or 0
     excess = guess(chain, budget)
     raise_by = max(excess // 50, base // 1000 + 1)
@@ -175,9 +174,7 @@ def solve(
         else:
             lower = tables.build(budget, time - base, most, down=True)
             bound = max(base, tables.points(lower)[-1][1]) if lower else base
-    items = tables.plan(sets, budget)
-    done = replay(chain, items)
-    return Solution(items, done.peak_bytes, done.time, bound)
+    return Solution.of(chain, Items(tables.plan(sets, budget)), bound)
 
 
 class _Tables:

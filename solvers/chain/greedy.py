@@ -7,8 +7,9 @@ guess.
 
 from __future__ import annotations
 
+from solvers.chain.problem import Chain
 from solvers.chain.segments import Segments, fastest, kept_bytes
-from solvers.problem import Chain
+from solvers.schedule import Items
 from solvers.solution import Solution
 
 GRID = 100
@@ -46,7 +47,7 @@ def thresholds(chain: Chain) -> list[float]:
     return [low, *inner, high]  # the ends exactly: rounding must not lose the single segment
 
 
-def solve(chain: Chain, budget: int) -> Solution:
+def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest plan of the walk that fits `budget`, over the grid of thresholds, or keep-all.
 
     Raises

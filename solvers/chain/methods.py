@@ -5,57 +5,33 @@ Importing it is cheap: the solvers load numpy and numba when they run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import Protocol
 
 from solvers.chain import binomial, brute, frontier, greedy, single_level, uniform
-from solvers.problem import Chain
+from solvers.chain.problem import Chain
+from solvers.methods import Limits, Method
+from solvers.schedule import Items
 from solvers.solution import Solution
 
-
-class Solver(Protocol):
-    """A chain and a budget in bytes in, a plan within it out.
-
-    Raises
-    ------
-    Infeasible
-        No plan of the method fits.
-    Unsuitable
-        The method does not accept the chain.
-    """
-
-    def __call__(self, chain: Chain, budget: int, /) -> Solution: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One way to make a plan.
-
-    Attributes
-    ----------
-    name
-        What a caller asks for.
-    solve
-        The solver.
-    accepts
-        Which chains, as a sentence.
-    promises
-        What is known of its plans, as a sentence.
-    """
-
-    name: str
-    solve: Solver
-    accepts: str
-    promises: str
+_Solver = Callable[[Chain, int], Solution[Items]]
 
 
 def optimal(
     chain: Chain, budget: int, *, max_points: int | None = None, memory_limit: int | None = None
-) -> Solution:
+) -> Solution[Items]:
     """Method "optimal": `frontier.solve`, with its own default where a limit is None."""
     limit = frontier.MEMORY_LIMIT if memory_limit is None else memory_limit
     return frontier.solve(chain, budget, max_points=max_points, memory_limit=limit)
+
+
+def _optimal(chain: Chain, budget: int, limits: Limits) -> Solution[Items]:
+    return optimal(chain, budget, max_points=limits.max_points, memory_limit=limits.memory_limit)
+
+
+def _method(name: str, solver: _Solver, accepts: str, promises: str) -> Method:
+    """A method that takes no limits."""
+    return Method(name, lambda chain, budget, _: solver(chain, budget), accepts, promises, (Chain,))
 
 
 _ANY = "Any chain."
@@ -64,50 +40,50 @@ METHODS = MappingProxyType(
     {
         method.name: method
         for method in (
-            Method(
+            _method(
                 "keep-all",
                 uniform.solve_keep_all,
                 _ANY,
                 "Recomputes nothing: no plan is faster, and it needs the most memory of all.",
             ),
-            Method(
+            _method(
                 "every-layer",
                 uniform.solve_every_layer,
                 _ANY,
                 "A checkpoint around each layer but the last, whatever the budget.",
             ),
-            Method(
+            _method(
                 "uniform-sqrt",
                 uniform.solve_sqrt,
                 _ANY,
                 "Segments of √L layers, the closed form for equal sizes, whatever the budget.",
             ),
-            Method(
+            _method(
                 "uniform-ratio",
                 uniform.solve_ratio,
                 _ANY,
                 "Segments of √(L·c/a) layers for boundaries of c bytes and interiors of a, "
                 "whatever the budget.",
             ),
-            Method(
+            _method(
                 "uniform",
                 uniform.solve,
                 _ANY,
                 "The fastest plan of equally long segments that fits, over every length.",
             ),
-            Method(
+            _method(
                 "greedy",
                 greedy.solve,
                 _ANY,
                 "The fastest plan that fits of Chen's walk, over a grid of thresholds.",
             ),
-            Method(
+            _method(
                 "single-level",
                 single_level.solve,
                 _ANY,
                 "The fastest plan that fits whose checkpoints keep everything when recomputed.",
             ),
-            Method(
+            _method(
                 "binomial",
                 binomial.solve,
                 "Identical layers, with an input of the size of every output.",
@@ -116,12 +92,14 @@ METHODS = MappingProxyType(
             ),
             Method(
                 "optimal",
-                optimal,
+                _optimal,
                 _ANY,
                 "The fastest persistent plan that fits, proven, or within a certified gap where "
                 "a limit on points or memory is reached.",
+                (Chain,),
+                frozenset({"max_points", "memory_limit"}),
             ),
-            Method(
+            _method(
                 "brute",
                 brute.solve,
                 f"Chains of at most {brute.MOST_PLANS:,} nested plans.",
@@ -131,8 +109,3 @@ METHODS = MappingProxyType(
     }
 )
 """Methods by name, baselines first."""
-
-
-def get(name: str) -> Method:
-    """The method called `name`; `KeyError` when there is none."""
-    return METHODS[name]

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from solvers.problem import LIMIT, Chain, Layer
-from solvers.replay import replay
-from solvers.schedule import keep_all
+from solvers.chain.problem import Chain
+from solvers.problem import LIMIT, Layer
+from solvers.schedule import Items, keep_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ class _Step(NamedTuple):
 
 def guess(chain: Chain, budget: int) -> int:
     """A first guess at the time lost within `budget`: what the bytes that are missing cost."""
-    missing = replay(chain, keep_all(len(chain))).peak_bytes - budget
+    missing = chain.replay(Items(keep_all(len(chain)))).peak_bytes - budget
     if missing <= 0:
         return 0
     steps: list[_Step] = []

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from solvers.problem import Chain
-from solvers.schedule import Checkpoint, Item, Keep
-from solvers.solution import Solution, best_fitting, keep_all_time
+from solvers.chain.problem import Chain
+from solvers.schedule import Checkpoint, Item, Items, Keep
+from solvers.solution import Infeasible, Solution
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ def tables(chain: Chain) -> Tables:
         after=_sums(gradients[::-1])[::-1],
         forward=_sums(np.array([la.forward_time for la in layers], dtype=np.int64)),
         ends=np.array([la.recompute_time for la in layers], dtype=np.int64),
-        once=keep_all_time(chain),
+        once=chain.least_time,
     )
 
 
@@ -177,7 +177,7 @@ def evaluate(chain: Chain, t: Tables, segments: Segments) -> tuple[int, int]:
     return peak + chain.input_bytes, time
 
 
-def fastest(chain: Chain, candidates: list[Segments], budget: int) -> Solution:
+def fastest(chain: Chain, candidates: list[Segments], budget: int) -> Solution[Items]:
     """The fastest of the plans of `candidates` that fits `budget`, ties to the smaller peak.
 
     Keep-all is one of them, always, and where the chain ends with a layer that must be kept, so
@@ -195,6 +195,22 @@ def fastest(chain: Chain, candidates: list[Segments], budget: int) -> Solution:
     fitting = [(time, peak, n) for n, (peak, time) in enumerate(costs) if peak <= budget]
     best = min(fitting)[2] if fitting else min((*cost, n) for n, cost in enumerate(costs))[2]
     return best_fitting(chain, [plan_of(len(chain), distinct[best])], budget)
+
+
+def best_fitting(chain: Chain, candidates: list[tuple[Item, ...]], budget: int) -> Solution[Items]:
+    """The fastest of `candidates` whose replay fits `budget` bytes, ties to the smaller peak.
+
+    Raises
+    ------
+    Infeasible
+        None fits; carries the candidate with the smallest peak.
+    """
+    found = [Solution.of(chain, Items(items), chain.least_time) for items in candidates]
+    fitting = [each for each in found if each.peak_bytes <= budget]
+    if not fitting:
+        smallest = min(found, key=lambda each: (each.peak_bytes, each.time))
+        raise Infeasible.of(chain, smallest.schedule)
+    return min(fitting, key=lambda each: (each.time, each.peak_bytes))
 
 
 def kept_bytes(chain: Chain, i: int) -> int:

@@ -7,8 +7,9 @@ recurrence is that of nested plans with the set of a body replaced by one point,
 from __future__ import annotations
 
 from solvers.chain import frontier as nested
-from solvers.problem import Chain
-from solvers.solution import Solution, keep_all_time
+from solvers.chain.problem import Chain
+from solvers.schedule import Items
+from solvers.solution import Solution
 
 
 def frontier(chain: Chain) -> list[tuple[int, int]]:
@@ -16,7 +17,7 @@ def frontier(chain: Chain) -> list[tuple[int, int]]:
     return nested.Frontier(chain, nested=False).points
 
 
-def solve(chain: Chain, budget: int) -> Solution:
+def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest single-level plan whose peak is at most `budget` bytes.
 
     Its bound is keep-all's time, which holds for every plan: the search is exact in its class,
@@ -28,4 +29,4 @@ def solve(chain: Chain, budget: int) -> Solution:
         No single-level plan fits; carries the one with the smallest peak.
     """
     best = nested.solve(chain, budget, nested=False)
-    return Solution(best.items, best.peak_bytes, best.time, keep_all_time(chain))
+    return Solution(best.schedule, best.peak_bytes, best.time, chain.least_time)

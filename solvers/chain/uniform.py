@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from solvers.chain.segments import Segments, fastest, kept_bytes, plan_of, runs
-from solvers.problem import Chain
-from solvers.schedule import Item, keep_all
-from solvers.solution import Solution, best_fitting
+from solvers.chain.problem import Chain
+from solvers.chain.segments import Segments, best_fitting, fastest, kept_bytes, plan_of, runs
+from solvers.schedule import Item, Items, keep_all
+from solvers.solution import Solution
 
 
 def sqrt_rule(layers: int) -> float:
@@ -75,7 +75,7 @@ def uniform_plan(chain: Chain, k: int) -> tuple[Item, ...]:
     return plan_of(len(chain), uniform_segments(chain, k))
 
 
-def solve(chain: Chain, budget: int) -> Solution:
+def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest uniform plan that fits `budget`, over every segment length k, or keep-all.
 
     Raises
@@ -87,7 +87,7 @@ def solve(chain: Chain, budget: int) -> Solution:
     return fastest(chain, [uniform_segments(chain, k) for k in range(1, longest + 1)], budget)
 
 
-def solve_sqrt(chain: Chain, budget: int) -> Solution:
+def solve_sqrt(chain: Chain, budget: int) -> Solution[Items]:
     """The classic closed form alone: k = √L, rounded, over the L recomputable layers.
 
     Raises
@@ -100,7 +100,7 @@ def solve_sqrt(chain: Chain, budget: int) -> Solution:
     return best_fitting(chain, [uniform_plan(chain, k)], budget)
 
 
-def solve_ratio(chain: Chain, budget: int) -> Solution:
+def solve_ratio(chain: Chain, budget: int) -> Solution[Items]:
     """The closed form for boundaries and interiors of different size, k = √(L·c/a), rounded.
 
     c is the mean output and a the mean of what a kept layer holds, over recomputable layers.
@@ -117,7 +117,7 @@ def solve_ratio(chain: Chain, budget: int) -> Solution:
     return best_fitting(chain, [uniform_plan(chain, max(1, round(k)))], budget)
 
 
-def solve_keep_all(chain: Chain, budget: int) -> Solution:
+def solve_keep_all(chain: Chain, budget: int) -> Solution[Items]:
     """The plan that recomputes nothing.
 
     Raises
@@ -128,7 +128,7 @@ def solve_keep_all(chain: Chain, budget: int) -> Solution:
     return best_fitting(chain, [keep_all(len(chain))], budget)
 
 
-def solve_every_layer(chain: Chain, budget: int) -> Solution:
+def solve_every_layer(chain: Chain, budget: int) -> Solution[Items]:
     """A checkpoint around each recomputable layer but the chain's last.
 
     Raises

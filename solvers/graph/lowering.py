@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
-from solvers.graph.solution import Graph, PlanClass, Steps
+from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
+from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
+from solvers.schedule import Backward, Compute, Forward
+from solvers.solution import PlanClass
 
 __all__ = ["Operations", "Run", "Value", "lower"]
 
@@ -73,6 +74,8 @@ class Operations:
         Bytes that a run needs on top of the values, without the optional one.
     keep_extra
         The same of a run that makes the optional value.
+    layers
+        Of a layer graph how many it has: their forwards, then their backwards in reverse; else 0.
     """
 
     graph: Graph
@@ -85,6 +88,7 @@ class Operations:
     resident: tuple[int, ...]
     extra: tuple[int, ...]
     keep_extra: tuple[int, ...]
+    layers: int = 0
 
     def __len__(self) -> int:
         return len(self.times)
@@ -167,22 +171,25 @@ class Operations:
             rows[-1] = [operation for operation, flag in enumerate(useful) if flag]
         return rows
 
-    def steps(self, runs: Sequence[Run]) -> Steps:
+    def action(self, operation: int) -> Compute | LayerAction:
+        """What runs when an operation does, keeping what it can."""
+        n = self.layers
+        if not n:
+            return Compute(operation)
+        return Forward(operation, True) if operation < n else Backward(2 * n - 1 - operation)
+
+    def schedule(self, runs: Sequence[Run]) -> GraphSchedule:
         """The runs as a schedule of the graph; a saved set is kept by its last keeping run only."""
-        if isinstance(self.graph, ComputeGraph):
-            return tuple(run.operation for run in runs)
-        n = len(self.graph)
-        keeps: dict[int, int] = {}
-        for step, run in enumerate(runs):
-            if run.operation < n and run.keep:
-                keeps[run.operation] = step
-        actions: list[LayerAction] = []
-        for step, run in enumerate(runs):
-            if run.operation < n:
-                actions.append(LayerForward(run.operation, keeps.get(run.operation) == step))
-            else:
-                actions.append(LayerBackward(2 * n - 1 - run.operation))
-        return tuple(actions)
+        n = self.layers
+        if not n:
+            return Nodes(tuple(run.operation for run in runs))
+        keeps = {run.operation: step for step, run in enumerate(runs) if run.keep}
+        return Actions(
+            tuple(
+                Forward(i, keeps.get(i) == step) if i < n else Backward(2 * n - 1 - i)
+                for step, i in enumerate(run.operation for run in runs)
+            )
+        )
 
     def follows(self, runs: Sequence[Run], plan_class: PlanClass) -> bool:
         """Whether runs are of a class, in this order: what each stage runs again is in order."""
@@ -201,18 +208,15 @@ class Operations:
                 return False
         return stage == len(self)
 
-    def runs(self, steps: Steps) -> list[Run]:
-        """The inverse of `steps`."""
-        n = len(self.graph)
-        result = []
-        for step in steps:
-            if isinstance(step, int):
-                result.append(Run(step))
-            elif isinstance(step, LayerForward):
-                result.append(Run(step.layer, step.keep))
-            else:
-                result.append(Run(2 * n - 1 - step.layer))
-        return result
+    def runs(self, schedule: GraphSchedule) -> list[Run]:
+        """The inverse of `schedule`."""
+        last = 2 * self.layers - 1
+        return [
+            Run(last - step.layer)
+            if isinstance(step, Backward)
+            else Run(step.layer, isinstance(step, Forward) and step.keep)
+            for step in schedule.actions(len(self.graph))
+        ]
 
 
 def lower(graph: Graph) -> Operations:
@@ -267,6 +271,7 @@ def _lower_layers(graph: LayerGraph) -> Operations:
         resident=tuple(resident),
         extra=(*(layer.drop_transient_bytes for layer in layers), *extra),
         keep_extra=(*(layer.forward_transient_bytes for layer in layers), *extra),
+        layers=n,
     )
 
 

@@ -1,34 +1,187 @@
-"""The methods of graphs by name: what they accept and promise, and what they do to a search."""
+"""The methods of graphs by name: what they accept and promise, and how each is run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
-from solvers.graph.heuristics.greedy import by_distance, evicting
-from solvers.graph.problem import ComputeGraph, LayerGraph
+from solvers.graph import work
+from solvers.graph.lowering import Operations, lower
+from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
+from solvers.graph.schedule import GraphSchedule, Nodes
 from solvers.graph.search import Search
-from solvers.problem import InvalidProblem
-from solvers.solution import Unsuitable
+from solvers.methods import Limits, Method
+from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
-__all__ = ["METHODS", "MOST_OPERATIONS", "WORK", "GraphMethod", "find_best"]
+__all__ = ["METHODS", "default_class", "solve"]
 
-MOST_OPERATIONS = 1500
-"""Beyond so many operations nothing is proven: the program grows with their square."""
+_Solved = Solution[GraphSchedule]
+_Run = Callable[[Any, int, Limits], _Solved]
+
+
+def default_class(graph: Graph) -> PlanClass:
+    """The class that is solved in where none is asked for."""
+    return PlanClass.FORWARD if graph.is_training else PlanClass.STAGED
+
+
+def solve(graph: Graph, budget: int, *, method: str = "auto", **limits: Any) -> _Solved:
+    """The fastest schedule of a method within `budget` bytes.
+
+    Parameters
+    ----------
+    graph, budget
+        The problem.
+    method
+        One of `METHODS`; `KeyError` where it is none.
+    limits
+        Fields of `Limits`.
+
+    Raises
+    ------
+    Infeasible
+        Nothing fits, or nothing was found; it says which.
+    Unsuitable
+        The method does not accept the graph.
+    """
+    return METHODS[method].solve(graph, budget, Limits(**limits))
 
 
 @dataclass(frozen=True, slots=True)
-class GraphMethod:
-    """One way to make a schedule; see `solvers.chain.methods.Method`."""
+class _Asked:
+    """What was asked, to begin as many searches as are needed within one time limit."""
 
-    name: str
-    accepts: str
-    promises: str
+    graph: Graph
+    budget: int
+    limits: Limits
+    began: float = field(default_factory=time.monotonic)
+
+    def search(
+        self,
+        plan_class: PlanClass,
+        operations: Operations | None = None,
+        seconds: float | None = None,
+    ) -> Search:
+        """A search of these operations, by default the graph's; `seconds`: not all that is left."""
+        limits, left = self.limits, seconds
+        if left is None and limits.time_limit is not None:
+            left = max(0.0, limits.time_limit - (time.monotonic() - self.began))
+        return Search(
+            lower(self.graph) if operations is None else operations,
+            self.budget,
+            plan_class,
+            time_limit=left,
+            threads=limits.threads,
+            report=limits.report,
+            interrupted=limits.interrupted,
+        )
 
 
-_MOST_BLOCKS = 400
-"""Chains of more blocks are left to eviction: the chain solver keeps to no time limit."""
+def _in_class(name: str, do: Callable[[Search], None] | None) -> _Run:
+    """How a method is run that looks in one class and in the given order; None: nothing is done."""
+
+    def run(graph: Graph, budget: int, limits: Limits) -> _Solved:
+        if limits.optimal_in is PlanClass.ANY:
+            raise Unsuitable(
+                f"method {name!r} proves nothing in class 'any'; methods 'auto' and 'exhaustive' do"
+            )
+        search = _Asked(graph, budget, limits).search(limits.optimal_in or default_class(graph))
+        _check_floor(search)
+        _begin(search, limits.start)
+        if do is not None and not search.proven:
+            search.run(do)
+        return search.solution()
+
+    return run
+
+
+def _auto(graph: Graph, budget: int, limits: Limits) -> _Solved:
+    """All methods together; the order is the solver's where it matters and nothing was asked."""
+    if limits.optimal_in is PlanClass.ANY:
+        return _any(graph, budget, limits)
+    if limits.optimal_in is None and not graph.is_training:
+        return _in_free_order(graph, budget, limits)
+    return _find_best(graph, budget, limits)
+
+
+_find_best = _in_class("auto", work.find_best)
+
+
+def _check_floor(search: Search) -> None:
+    operations = search.operations
+    floor, operation = operations.floor
+    if search.budget < floor:
+        set_by = operations.action(operation)
+        raise Infeasible(floor, set_by, None, operations.graph.floor_class)
+
+
+def _begin(search: Search, start: GraphSchedule | None) -> None:
+    """Offer what is known beforehand: nothing run again, and the caller's schedule."""
+    operations = search.operations
+    search.offer(operations.everything())
+    if start is not None and operations.follows(operations.runs(start), search.plan_class):
+        search.offer_schedule(start)
+
+
+def _any(graph: Graph, budget: int, limits: Limits) -> _Solved:
+    """The optimum over all schedules: of a small graph, or where nothing need run again."""
+    from solvers.graph.exact.exhaustive import solve_any
+
+    search = _Asked(graph, budget, limits).search(PlanClass.STAGED)
+    _begin(search, None)
+    if search.time == search.least:
+        return search.solution()
+    return solve_any(graph, budget, interrupted=lambda: search.over)
+
+
+def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
+    """Graphs without a backward part: the order matters more than what is run again.
+
+    First an order of small peak; where that is not enough, the better of what can be done in it
+    and in the given one. Both claim what they prove for their own order only.
+    """
+    from solvers.graph.heuristics.order import original_schedule, reorder, reordered
+
+    asked = _Asked(graph, budget, limits)
+    search = asked.search(PlanClass.STAGED)
+    _check_floor(search)
+    _begin(search, limits.start)
+    if search.over:
+        return search.solution()
+    search.stage = "order"
+    order = reorder(graph, budget, interrupted=lambda: search.over)
+    search.offer_schedule(Nodes(tuple(order)))
+    if search.over:
+        return search.solution()
+    left = search.remaining()
+    inner = asked.search(
+        PlanClass.STAGED,
+        lower(reordered(graph, order)),
+        None if left is None else left / 2,
+    )
+    _begin(inner, None)
+    inner.run(work.find_best)
+    if not search.over:
+        search.run(work.find_best)
+    if inner.time is None or (search.time is not None and search.time <= inner.time):
+        return search.solution()
+    result: Solution[Any] = inner.solution()
+    return replace(result, schedule=Nodes(original_schedule(order, result.schedule.steps)))
+
+
+def _method(
+    name: str,
+    accepts: str,
+    promises: str,
+    run: _Run,
+    problems: tuple[type[Graph], ...] = (ComputeGraph, LayerGraph),
+) -> Method:
+    return Method(name, run, accepts, promises, problems, _TAKES)
+
+
+_TAKES = frozenset({"time_limit", "optimal_in", "threads"})
 
 _ANY = "Any graph."
 
@@ -36,185 +189,68 @@ METHODS = MappingProxyType(
     {
         method.name: method
         for method in (
-            GraphMethod(
+            _method(
                 "keep-all",
                 _ANY,
                 "Runs nothing again: no schedule is faster, and in this order none needs more.",
+                _in_class("keep-all", None),
             ),
-            GraphMethod(
+            _method(
                 "greedy",
                 _ANY,
                 "Frees what is cheapest to do without when, and where, memory is short; no proof.",
+                _in_class("greedy", work.greedy),
             ),
-            GraphMethod(
+            _method(
                 "rounding",
-                f"Graphs of at most {MOST_OPERATIONS:,} operations.",
+                f"Graphs of at most {work.MOST_OPERATIONS:,} operations.",
                 "The best schedule rounded from the relaxation of the staged program, with its "
                 "bound.",
+                _in_class("rounding", work.rounding),
             ),
-            GraphMethod(
+            _method(
                 "blocks",
                 "Layers with edges that are a chain of blocks at their articulation points.",
                 "The fastest persistent plan over the blocks, each kept by one of its options; of "
                 "class forward, where others may be faster.",
+                _in_class("blocks", work.blocks),
+                (LayerGraph,),
             ),
-            GraphMethod(
+            _method(
                 "intervals",
                 "Compute graphs.",
                 "The best schedule in which a node is retained at most twice, by constraint "
                 "programming; no bound.",
+                _in_class("intervals", work.intervals),
+                (ComputeGraph,),
             ),
-            GraphMethod(
+            _method(
                 "order",
                 "Compute graphs.",
                 "Runs nothing again, in an order of small peak; no proof where it does not fit.",
+                _in_class("order", work.order),
+                (ComputeGraph,),
             ),
-            GraphMethod(
+            _method(
                 "staged",
-                f"Graphs of at most {MOST_OPERATIONS:,} operations.",
+                f"Graphs of at most {work.MOST_OPERATIONS:,} operations.",
                 "The fastest schedule of its class, by the staged program, proven or with a "
                 "certified gap.",
+                _in_class("staged", work.staged),
             ),
-            GraphMethod(
+            _method(
                 "exhaustive",
                 "Graphs of a dozen operations or so.",
                 "The fastest of all schedules, by searching all.",
+                _any,
             ),
-            GraphMethod(
+            _method(
                 "auto",
                 _ANY,
                 "The fastest schedule that the methods find together, with the best bound.",
+                _auto,
             ),
         )
     }
 )
 """Methods by name, baselines first."""
-
-
-def _greedy(search: Search) -> None:
-    search.stage = "eviction"
-    small = len(search.operations) <= MOST_OPERATIONS
-    powers = (1.0, 0.5, 2.0, 0.0) if small else (1.0, 0.5)
-    for power in powers:
-        weight = by_distance(search.operations, power)
-        # The first is quick on all but the largest graphs: some schedule, even out of time.
-        stop = _never if small and power == powers[0] else (lambda: search.over)
-        runs = evicting(search.operations, search.budget, search.plan_class, weight, stop)
-        if runs is not None:
-            search.offer(runs)
-        if search.over:
-            return
-    if isinstance(search.operations.graph, ComputeGraph):
-        from solvers.graph.heuristics.repair import repaired
-
-        for strict in (True, False):
-            runs = repaired(
-                search.operations,
-                search.budget,
-                search.plan_class,
-                lambda: search.over,
-                strict=strict,
-            )
-            if runs is not None:
-                search.offer(runs)
-
-
-def _never() -> bool:
-    return False
-
-
-def _blocks(search: Search) -> None:
-    from solvers.graph.chains.blocks import cuts, solve_blocks
-
-    graph = search.operations.graph
-    assert isinstance(graph, LayerGraph)
-    blocks = len(cuts(graph))
-    if not 2 <= blocks <= _MOST_BLOCKS:
-        return
-    search.stage = "blocks"
-    try:
-        found = solve_blocks(graph, search.budget)
-    except InvalidProblem:  # the sums of a block may pass 2**62 where those of its layers do not
-        return
-    if found is None:
-        return
-    search.offer_steps(found.actions)
-    if found.time <= found.lower_bound_time and found.time == search.time:
-        search.note = (
-            f"optimal among persistent plans over its {found.count} blocks, each kept by one of "
-            "its options"
-        )
-
-
-def _intervals(search: Search) -> None:
-    from solvers.graph.heuristics.intervals import offer_intervals
-
-    offer_intervals(search, search.remaining())
-
-
-def _order(search: Search) -> None:
-    from solvers.graph.heuristics.order import reorder
-
-    graph = search.operations.graph
-    assert isinstance(graph, ComputeGraph)
-    search.stage = "order"
-    search.offer_steps(reorder(graph, search.budget, interrupted=lambda: search.over))
-
-
-def _rounding(search: Search) -> None:
-    _check_size(search, "rounding")
-    from solvers.graph.exact.staged import relax
-
-    relax(search)
-
-
-def _staged(search: Search) -> None:
-    _check_size(search, "staged")
-    _prove(search)
-
-
-def find_best(search: Search) -> None:
-    """All methods that suit the graph, one after the other."""
-    if len(search.operations) > MOST_OPERATIONS:
-        _greedy(search)
-        best = "the best of several evictions"
-        if not search.over and isinstance(search.operations.graph, LayerGraph):
-            _blocks(search)
-            best = search.note or best
-        search.note = (
-            f"{len(search.operations):,} operations are more than the {MOST_OPERATIONS:,} about "
-            f"which something can be proven: this plan is {best}"
-        )
-        return
-    _prove(search)
-
-
-def _prove(search: Search) -> None:
-    from solvers.graph.exact.staged import prove
-
-    _greedy(search)
-    if not search.over and isinstance(search.operations.graph, LayerGraph):
-        _blocks(search)
-        search.note = ""  # of the program's result more is known
-    if not search.over:
-        prove(search)
-
-
-def _check_size(search: Search, method: str) -> None:
-    n = len(search.operations)
-    if n > MOST_OPERATIONS:
-        raise Unsuitable(
-            f"method {method!r} takes at most {MOST_OPERATIONS:,} operations, these are {n:,}; "
-            "method 'auto' then evicts, without a proof"
-        )
-
-
-WORK: dict[str, Callable[[Search], None]] = {
-    "greedy": _greedy,
-    "rounding": _rounding,
-    "blocks": _blocks,
-    "intervals": _intervals,
-    "order": _order,
-    "staged": _staged,
-    "auto": find_best,
-}

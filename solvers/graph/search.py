@@ -6,22 +6,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.milp import Answer, Program, Watch
-from solvers.graph.milp import solve as solve_program
-from solvers.graph.replay import GraphReplay
-from solvers.graph.solution import (
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    Progress,
-    Report,
-    Steps,
-    least_time,
-    replay_steps,
-)
+from solvers.graph.schedule import GraphSchedule
+from solvers.problem import Problem
+from solvers.replay import Replay
 from solvers.schedule import IllegalPlan
+from solvers.solution import Infeasible, PlanClass, Progress, Report, Solution
+
+if TYPE_CHECKING:
+    from solvers.graph.milp import Answer, Program, Watch
 
 __all__ = ["OutOfTime", "Search"]
 
@@ -79,13 +74,14 @@ class Search:
         self.budget = budget
         self.plan_class = plan_class
         self.threads = threads
-        self.least = least_time(operations.graph)
+        self.least = operations.graph.least_time
         self.lower_bound = self.least
         self.infeasible = False
         self.stopped = False
         self.unit = reduce(math.gcd, operations.times) or 1
-        self._steps: Steps | None = None
-        self._replay: GraphReplay | None = None
+        self._problem: Problem[Any] = operations.graph
+        self._schedule: GraphSchedule | None = None
+        self._replay: Replay | None = None
         self._runs: tuple[Run, ...] = ()
         self._report = report
         self._interrupted = interrupted
@@ -127,20 +123,20 @@ class Search:
 
     def offer(self, runs: Sequence[Run]) -> bool:
         """Take a schedule of the class if it is the best so far; True: it fits the budget."""
-        return self.offer_steps(self.operations.steps(self.operations.useful_runs(runs)))
+        return self.offer_schedule(self.operations.schedule(self.operations.useful_runs(runs)))
 
-    def offer_steps(self, steps: Steps) -> bool:
+    def offer_schedule(self, schedule: GraphSchedule) -> bool:
         """The same of a schedule of the graph, of which an illegal one is no schedule."""
         try:
-            replay = replay_steps(self.operations.graph, steps)
+            replay = self._problem.replay(schedule)
         except IllegalPlan:
             return False
         if replay.peak_bytes > self.budget:
             return False
         best = self._replay
         if best is None or (replay.time, replay.peak_bytes) < (best.time, best.peak_bytes):
-            self._steps, self._replay = steps, replay
-            self._runs = tuple(self.operations.runs(steps))
+            self._schedule, self._replay = schedule, replay
+            self._runs = tuple(self.operations.runs(schedule))
             self._tell()
         return True
 
@@ -192,6 +188,9 @@ class Search:
         """What HiGHS says of a program; None when a limit comes first."""
         if self.over:
             return None
+        # numpy and HiGHS are for those who have a program.
+        from solvers.graph.milp import solve as solve_program
+
         return solve_program(
             program,
             time_limit=self.remaining(),
@@ -212,26 +211,27 @@ class Search:
         except KeyboardInterrupt:
             self.stopped = True
 
-    def solution(self) -> GraphSolution:
+    def solution(self) -> Solution[GraphSchedule]:
         """The best schedule with its certificate.
 
         Raises
         ------
-        GraphInfeasible
+        Infeasible
             There is none.
         """
-        if self._replay is None or self._steps is None:
-            floor, node = self.operations.floor
+        if self._replay is None or self._schedule is None:
+            floor, operation = self.operations.floor
             proven = self.plan_class if self.infeasible else None
             late = self.remaining() == 0.0
-            raise GraphInfeasible(floor, node, proven, out_of_time=late)
+            set_by = self.operations.action(operation)
+            raise Infeasible(floor, set_by, None, proven, out_of_time=late)
         time_ = self._replay.time
-        return GraphSolution(
-            steps=self._steps,
+        return Solution(
+            schedule=self._schedule,
             peak_bytes=self._replay.peak_bytes,
             time=time_,
             lower_bound_time=min(time_, self.lower_bound),
-            bound_class=PlanClass.ANY if time_ == self.least else self.plan_class,
+            plan_class=PlanClass.ANY if time_ == self.least else self.plan_class,
             note=self.note,
         )
 

@@ -23,10 +23,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from solvers.selection.pareto import Block
+from solvers.selection.problem import Block
 
 
 @dataclass(slots=True)

@@ -277,6 +277,71 @@ def test_bad_costs(capsys: Capture, standard_input: Any, text: str | bytes, mess
         assert message in refused(capsys, command, "-", *budget)
 
 
+def with_dash(plan: str, costs: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Commands that read standard input: what of, and the command."""
+    other = ("--costs", costs)
+    return {
+        "show": (plan, ("show", "-", *other)),
+        "show --costs": (costs, ("show", plan, "--costs", "-")),
+        "solve": (costs, ("solve", "-", "--budget", "5GB", "--json")),
+        "export": (plan, ("export", "-", "--to", "torch", *other)),
+        "export --costs": (costs, ("export", plan, "--to", "torch", "--costs", "-")),
+        "report": (plan, ("report", "-", "--no-solve", *other)),
+        "report --costs": (costs, ("report", plan, "--no-solve", "--costs", "-")),
+        "diff": (plan, ("diff", "-", plan)),
+        "diff after": (plan, ("diff", plan, "-")),
+    }
+
+
+@pytest.mark.parametrize("which", with_dash("", ""))
+def test_a_dash_is_standard_input(
+    capsys: Capture, costs: Path, tmp_path: Path, standard_input: Any, which: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    solve(GPT2, 5).save(plan)
+    path, command = with_dash(str(plan), str(costs))[which]
+    named = run(capsys, *(path if word == "-" else word for word in command))
+    data = Path(path).read_bytes()
+    for start in (b"", b"\xef\xbb\xbf"):  # with a byte-order mark too
+        standard_input(start + data)
+        status, out, err = run(capsys, *command)
+        assert (status, err) == (0, named[2])
+        # A report says what its files are called.
+        called = (
+            ("--costs -", f"--costs {costs}") if "costs" in which else ("show -", f"show {plan}")
+        )
+        if which.startswith("report"):
+            assert out.count("<svg") == named[1].count("<svg") == 4
+            assert called[0] in out
+            assert called[1] in named[1]
+        else:
+            assert out == named[1]
+    standard_input(b"\xff" + data)
+    message = refused(capsys, *command)
+    assert message.startswith("standard input is not UTF-8 text (byte 0); a ")
+    standard_input("{")
+    assert refused(capsys, *command).startswith("standard input, line 1, column 2: this is not ")
+
+
+def test_standard_input_is_one_file(capsys: Capture) -> None:
+    for command, what in (
+        (("show", "-", "--costs", "-"), "the plan and the costs"),
+        (("export", "-", "--costs", "-", "--to", "torch"), "the plan and the costs"),
+        (("report", "-", "--costs", "-"), "the plan and the costs"),
+        (("diff", "-", "-"), "the two plans"),
+    ):
+        assert refused(capsys, *command) == (
+            f"{what} cannot both come from standard input; name a file for one of them"
+        )
+
+
+def test_standard_input_that_cannot_be_read() -> None:
+    with open(os.devnull, "w") as write_only:
+        done = process("show", "-", stdin=write_only, capture_output=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("checkpoint-scheduler: error: cannot read standard input: ")
+
+
 def test_a_plan_in_place_of_costs(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     solve(GPT2, 5).save(path)

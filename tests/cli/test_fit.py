@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler import CostGraph, Plan, SchedulerError, cli, solve
+from scheduler import CostGraph, Plan, SchedulerError, solve
 from scheduler.cli.fit import parse_lora
 from scheduler.cli.main import main
 from scheduler.memory import Lora, costs_from_shape, fit, training_state
@@ -239,7 +239,7 @@ def test_fit_is_patient(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
         entered.append("fit")
         yield
 
-    monkeypatch.setattr(cli, "_patience", patience)
+    monkeypatch.setattr("scheduler.cli.commands.fit._patience", patience)
     assert run(capsys, "fit", "--model", "gpt2", "--no-search")[0] == 0
     assert entered == ["fit"]
 

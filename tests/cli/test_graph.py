@@ -18,12 +18,13 @@ import pytest
 
 from scheduler import ComputeCosts, CostGraph, GraphPlan, Plan, solve
 from scheduler.cli.progress import Watching
-from scheduler.planning.graph.solve import keep_all_solution
-from scheduler.plans.graphplan import problem_of
-from solvers.graph import solve as solver
-from solvers.graph.solution import Graph, GraphInfeasible, GraphSolution, Progress
+from solvers.graph.methods import METHODS
+from solvers.methods import Limits, Method
+from solvers.schedule import Backward
+from solvers.solution import Infeasible, Progress, Solution
 from tests.cli.test_cli import refused, run
-from tests.planning.test_graph_api import UNET, UNET_PEAK
+from tests.cli.test_waiting import IGNORING
+from tests.planning.test_graph_api import UNET, UNET_PEAK, keep_all
 
 ROOT = Path(__file__).parents[2]
 GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
@@ -56,7 +57,7 @@ def test_solve(capsys: Capture, unet: str, tmp_path: Path) -> None:
 
 def test_solve_a_compute_graph_with_every_option(capsys: Capture) -> None:
     graph = ComputeCosts.load(RES4)
-    budget = str(9 * keep_all_solution(problem_of(graph)).peak_bytes // 10)
+    budget = str(9 * keep_all(graph.to_problem()).peak_bytes // 10)
     options = ("--method", "staged", "--optimal-in", "staged", "--time-limit", "60")
     arguments = ("solve", str(RES4), "--budget", budget, *options, "--threads", "2", "--quiet")
     status, out, err = run(capsys, *arguments, "--json")
@@ -179,10 +180,10 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, unet: str) -> N
 
 
 def found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def say(graph: Graph, *_: object, **__: object) -> GraphSolution:
-        raise GraphInfeasible(9100, 5, None, out_of_time=True)
+    def say(*_: object) -> None:
+        raise Infeasible(9100, Backward(4), None, None, out_of_time=True)
 
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr(Method, "solve", say)
 
 
 def test_no_plan_in_time_is_status_4(
@@ -205,16 +206,17 @@ def test_no_plan_in_time_is_status_4(
 def press(monkeypatch: pytest.MonkeyPatch, what: Exception | None = None) -> None:
     """A solver during which Ctrl-C is pressed, and which then has a plan or raises `what`."""
 
-    real = solver.solve
+    real = Method.solve
 
-    def say(graph: Graph, budget: int, *, interrupted: Any, **__: object) -> GraphSolution:
+    def say(_: Method, problem: Any, budget: int, limits: Limits) -> Solution[Any]:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupted()
+        assert limits.interrupted is not None
+        assert limits.interrupted()
         if what is not None:
             raise what
-        return real(graph, budget, method="staged")
+        return real(METHODS["staged"], problem, budget)
 
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr(Method, "solve", say)
 
 
 def test_ctrl_c_gives_the_best_so_far(
@@ -238,7 +240,7 @@ def test_ctrl_c_gives_the_best_so_far(
 
 
 def test_ctrl_c_without_a_plan(capsys: Capture, unet: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    press(monkeypatch, GraphInfeasible(9100, 5, None))
+    press(monkeypatch, Infeasible(9100, Backward(4), None, None))
     status, out, err = run(capsys, "solve", unet, "--budget", BUDGET)
     assert (status, out) == (130, "")
     assert err.startswith("checkpoint-scheduler: interrupted before a plan was found within ")
@@ -255,7 +257,7 @@ def test_a_second_ctrl_c_stops_at_once(
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr(Method, "solve", say)
     status, out, err = run(capsys, "solve", unet, "--budget", BUDGET)
     assert (status, out, err) == (130, "", "checkpoint-scheduler: interrupted\n")
 
@@ -302,12 +304,13 @@ def test_no_progress_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> No
     assert Watching(UNET).watch.report is None
 
 
-def test_a_real_ctrl_c_on_a_real_terminal() -> None:
+@pytest.mark.parametrize("before", [(), IGNORING], ids=["", "ignored before"])
+def test_a_real_ctrl_c_on_a_real_terminal(before: tuple[str, ...]) -> None:
     """A process is interrupted while it proves: progress on the terminal, the plan as output."""
     graph = ComputeCosts.load(RES4)
-    budget = str(4 * keep_all_solution(problem_of(graph)).peak_bytes // 10)
+    budget = str(4 * keep_all(graph.to_problem()).peak_bytes // 10)
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "scheduler", "solve", str(RES4)]
+    command = [*before, sys.executable, "-m", "scheduler", "solve", str(RES4)]
     with subprocess.Popen(
         [*command, "--optimal-in", "staged", "--budget", budget],
         cwd=ROOT,

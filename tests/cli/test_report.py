@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import importlib.util
 import io
 import json
 import os
@@ -103,6 +104,18 @@ def test_what_a_report_refuses(capsys: Capture, plan: str, tmp_path: Path) -> No
     record["peak_bytes"] -= 1
     changed.write_text(json.dumps(record), encoding="utf-8")
     assert "changed after it was solved" in refused(capsys, "report", str(changed), *EXAMPLE)
+
+
+def test_a_report_says_what_is_not_installed(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "scheduler.report.figure.find_spec", lambda name: there(name) if name != "jinja2" else None
+    )
+    message = refused(capsys, "report", plan, *EXAMPLE)
+    assert "a report needs jinja2, which is not installed: pip install" in message
+    assert run(capsys, "report", plan, *EXAMPLE, "--picture", "strip")[0] == 0
 
 
 # --- show ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import pty
 import random
@@ -28,12 +29,13 @@ from scheduler import (
     solve,
 )
 from scheduler.cli.page import Files, plan_report
-from scheduler.cli.progress import Watching, watched
+from scheduler.cli.progress import Watching
 from scheduler.common.files import check_writable, write_atomically
-from scheduler.planning.budget import read_budget
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep
-from scheduler.plans.pictures import curve_picture
+from scheduler.planning.frontier import Frontier
+from scheduler.planning.request import read_budget
+from solvers.schedule import Items
 from solvers.solution import Solution
 from tests.cli.test_cli import refused, run
 from tests.planning.test_graph_api import UNET
@@ -66,10 +68,6 @@ def uneven(length: int) -> CostGraph:
 # --- a thread of its own -------------------------------------------------------------------------
 
 
-def nobody() -> None:
-    pass
-
-
 @pytest.mark.parametrize(("quiet", "on_terminal"), [(False, True), (True, True), (False, False)])
 def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, quiet: bool, on_terminal: bool
@@ -78,7 +76,7 @@ def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
     monkeypatch.setattr("scheduler.cli.progress._PATIENCE", 0.0)
     ready = threading.Event()
     written: list[str] = []
-    with watched(COSTS, nobody, quiet=quiet) as watching:
+    with Watching(COSTS, quiet=quiet) as watching:
         write = watching._write
 
         def seen(words: str) -> None:
@@ -95,6 +93,24 @@ def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
         assert said.endswith(CLEAR)  # the line is gone again
     else:
         assert said == ""
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_who_waits_for_fit_at_a_terminal_is_told_why(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, on_terminal: bool
+) -> None:
+    def slow(_: object) -> int:
+        threading.Event().wait(0.3)
+        return 0
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal)
+    monkeypatch.setattr("scheduler.cli.commands.fit._PATIENCE", 0.01)
+    monkeypatch.setattr("scheduler.cli.fit.fit", slow)
+    status, out, err = run(capsys, "fit", "--model", "gpt2")
+    said = (
+        "checkpoint-scheduler: working ... (the first run on a machine compiles the solver, once)"
+    )
+    assert (status, out, err) == (0, "", f"{said}\n" if on_terminal else "")
 
 
 def test_what_is_raised_in_the_thread_is_raised_here() -> None:
@@ -136,13 +152,20 @@ def test_an_interrupt_while_a_chain_is_solved(
     assert (status, out, err) == (130, "", "checkpoint-scheduler: interrupted\n")
 
 
-def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(tmp_path: Path) -> None:
+IGNORING = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""Starts a command with SIGINT ignored, as a shell without job control starts `command &`."""
+
+
+@pytest.mark.parametrize("before", [(), IGNORING], ids=["", "ignored before"])
+def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(
+    tmp_path: Path, before: tuple[str, ...]
+) -> None:
     frontier(COSTS)  # compiles, which is interrupted easily
     costs = tmp_path / "costs.json"
     uneven(400).save(costs)  # its frontier takes minutes
     reader, writer = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "scheduler", "frontier", str(costs)],
+        [*before, sys.executable, "-m", "scheduler", "frontier", str(costs)],
         stdout=subprocess.PIPE,
         stderr=writer,
         cwd=ROOT,
@@ -169,6 +192,15 @@ def test_an_interrupt_ends_the_process_in_the_middle_of_the_kernel(tmp_path: Pat
     assert (process.returncode, out) == (130, b"")
 
 
+def test_what_was_ignored_is_ignored_again(capsys: Capture) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run(capsys, "show", *EXAMPLE)[0] == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # --- what cannot be written ----------------------------------------------------------------------
 
 
@@ -180,7 +212,7 @@ def test_what_cannot_be_written_is_said_before_solving(
 
     plan = tmp_path / "plan.json"
     solve(COSTS, budget="5GB").save(plan)
-    for name in ("api.solve", "api.frontier", "api.compare", "exportcommand.export"):
+    for name in ("api.solve", "api.frontier", "api.compare", "export.export"):
         monkeypatch.setattr(f"scheduler.{name}", late)
     there = (tmp_path / "no" / "file", f"there is no directory {str(tmp_path / 'no')!r}")
     for path, why in (there, (tmp_path, "it is a directory; name a file in it")):
@@ -230,16 +262,16 @@ def test_looking_leaves_nothing_behind(tmp_path: Path) -> None:
 # --- long chains ---------------------------------------------------------------------------------
 
 
-def at_once(work: Callable[[], Solution], seconds: float) -> Solution:
+def at_once(work: Callable[[], Solution[Items]], seconds: float) -> Solution[Items]:
     assert seconds > 0
     return work()
 
 
-def in_turns(turns: int) -> Callable[[Callable[[], Solution], float], Solution]:
+def in_turns(turns: int) -> Callable[[Callable[[], Solution[Items]], float], Solution[Items]]:
     """Has time for so many."""
     left = [turns]
 
-    def run(work: Callable[[], Solution], _: float) -> Solution:
+    def run(work: Callable[[], Solution[Items]], _: float) -> Solution[Items]:
         left[0] -= 1
         if left[0] < 0:
             raise TimeoutError
@@ -252,13 +284,14 @@ def test_a_sweep_is_what_the_frontier_says() -> None:
     costs = uneven(40)
     whole = frontier(costs)
     size = read_budget(None, whole.keep_all_peak_bytes * 6 // 10, 0)
-    sweep = ChainSweep(costs, at_once, 60)
+    sweep = ChainSweep(costs.to_chain(), at_once, 60)
     comparison = compare_chain(costs, size, optima=sweep.optima)
     assert comparison == compare_chain(costs, size)
-    swept = sweep.frontier()
+    swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert set(swept.points) <= set(whole.points)
     assert len(swept) >= 7
-    assert (swept.missing, swept.proven, swept.exact) == (0, True, False)
+    assert (sweep.missing, swept.exact) == (0, False)
+    assert swept.points_are == "optimal plans of a sweep"
     for budget, time in swept.bounds:
         assert time == [t for peak, t in whole.points if peak <= budget][-1]
     assert swept.keep_all_peak_bytes == whole.keep_all_peak_bytes
@@ -269,11 +302,11 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     costs = uneven(40)
     size = read_budget(None, frontier(costs).keep_all_peak_bytes * 6 // 10, 0)
     everything = compare_chain(costs, size)
-    sweep = ChainSweep(costs, in_turns(4), 60)
+    sweep = ChainSweep(costs.to_chain(), in_turns(4), 60)
     comparison = compare_chain(costs, size, optima=sweep.optima)
-    swept = sweep.frontier()
+    swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert len(sweep.solved) == 4
-    assert swept.missing > 3
+    assert sweep.missing > 3
     assert comparison.optimal == everything.optimal
     # The larger budgets are there, and of the smaller ones nothing is said.
     peaks = {row.peak_bytes: row.optimal_time_at_peak for row in comparison.rows[:-1]}
@@ -283,23 +316,23 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     assert max(unknown) < min(known)
     assert "–" in str(comparison)
     plan = solve(costs, budget=size.asked)
-    root = parsed(curve_picture(swept, plan, comparison))
+    root = parsed(swept.picture(plan, comparison))
     assert "optimal plans of a sweep" in root.findtext("{http://www.w3.org/2000/svg}desc", "")
     assert of_class(root, "plan")
     text = plan_report(plan, costs, (swept, plan, comparison), Files("p", "--costs c", "r"))
-    assert f"{swept.missing} smaller budgets were left out for lack of time" in text
+    assert f"{sweep.missing} smaller budgets were left out for lack of time" in text
     with pytest.raises(TimeoutError):
-        compare_chain(costs, size, optima=ChainSweep(costs, in_turns(0), 60).optima)
+        compare_chain(costs, size, optima=ChainSweep(costs.to_chain(), in_turns(0), 60).optima)
 
 
 def test_a_plan_that_is_proven_is_not_solved_again() -> None:
     costs = uneven(40)
     size = read_budget(None, frontier(costs).keep_all_peak_bytes * 6 // 10, 0)
     plan = solve(costs, budget=size.asked)
-    sweep = ChainSweep(costs, in_turns(0), 60)
+    sweep = ChainSweep(costs.to_chain(), in_turns(0), 60)
     sweep.know_plan(plan, size.available)
     assert compare_chain(costs, size, optima=sweep.optima).optimal.time == plan.time
-    other = ChainSweep(costs, in_turns(0), 60)
+    other = ChainSweep(costs.to_chain(), in_turns(0), 60)
     other.know_plan(solve(costs, budget=size.asked, max_points=16), size.available)
     assert not other.solved
 
@@ -317,7 +350,7 @@ def test_the_report_of_a_long_chain(capsys: Capture, tmp_path: Path) -> None:
     assert status == 0
     assert "Each point was solved for its own budget; between two there are more." in text
     assert run(capsys, *command, "--time-limit", "1e-9")[0] == 0
-    text = path.read_text(encoding="utf-8")
+    text = html.unescape(path.read_text(encoding="utf-8"))
     assert text.count("<svg") == 4
     assert (
         "Time against memory and the other methods are left out: the optimum of 121 layers within "

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import scheduler
+
 ROOT = Path(__file__).parents[2]
 SOLVERS = sorted((ROOT / "solvers").rglob("*.py"))
 SCHEDULER = sorted((ROOT / "scheduler").rglob("*.py"))
-HEAVY = {"numpy", "scipy", "ortools", "numba", "networkx", "torch", "transformers", "pandas"}
+HEAVY = {"numpy", "scipy", "ortools", "numba", "networkx", "torch", "transformers", "pandas"} | {
+    "jinja2",
+    "matplotlib",
+}
 
 
 def imported(path: Path) -> set[str]:
@@ -25,21 +30,6 @@ def imported(path: Path) -> set[str]:
             assert not node.level, f"{path} has a relative import"
             module = node.module or ""
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def imported_at_once(path: Path) -> set[str]:
-    """Names of the modules that importing a file imports."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    loose = ast.Module(
-        [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)], type_ignores=[]
-    )
-    names: set[str] = set()
-    for node in loose.body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
     return names
 
 
@@ -60,63 +50,26 @@ def test_solvers_stand_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SCHEDULER, ids=lambda path: str(path.relative_to(ROOT)))
 def test_torch_stays_in_its_room(path: Path) -> None:
+    # Exported files are put together from the text of `standalone`, which nothing imports.
+    if "standalone" in path.parts:
+        return
+    assert not any(name.startswith("scheduler.export.standalone") for name in imported(path))
     if "pytorch" not in path.parts:
         assert not roots(imported(path)) & {"torch", "transformers"}
-        lazy = path.name == "plan.py"  # Plan.applied, inside the method
-        used = imported_at_once(path) if lazy else imported(path)
-        assert not any(name.startswith("scheduler.pytorch") for name in used)
-
-
-def test_data_flows_one_way() -> None:
-    # Each room may use those before it; what is not named may be used by all.
-    order = [
-        {"errors"},
-        {"text", "values", "units", "files", "jsontext", "edges"}
-        | {"report.table", "report.fitted", "report.svg", "report.html"},
-        {
-            "report.svglabels",
-            "report.svgaxes",
-            "report.svgtimeline",
-            "report.svgcurve",
-            "report.svgstrip",
-        },
-        {"layers", "nodes", "costtable", "costfile", "costs", "computegraph", "readers"},
-        {"report.plantext", "report.graphtext", "planfile", "planfields", "planreplay"}
-        | {"graphsteps", "limits", "graphlimits", "export.flags"},
-        {"plan"},
-        {"graphplan"},
-        {"certify", "graphsolve", "against", "export.exported", "export.runtime"},
-        {"export.torchfile", "export.targets"},
-        {"pareto", "comparison", "chaincomparison", "graphpareto", "graphcomparison"},
-        {"moments", "diff"},
-        {"pictures", "planrows"},
-        {"planreport"},
-        {"api", "watching"},
-        {"commands", "reportcommand"},
-        {"exportcommand"},
-        {"cli"},
-    ]
-    level = {f"scheduler.{name}": i for i, names in enumerate(order) for name in names}
-    for path in SCHEDULER:
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if module not in level:
-            continue
-        used = [level[name] for name in imported_at_once(path) if name in level]
-        # The errors say sizes in words, and words are about errors' level of dependence: none.
-        allowed = max(level[module], 1)
-        assert all(other <= allowed for other in used), module
+        assert not any(name.startswith("scheduler.pytorch") for name in imported(path))
 
 
 def loaded_by(*arguments: str) -> set[str]:
-    """Top-level modules in sys.modules after running Python with `arguments`."""
+    """Names of the modules that running Python with `arguments` loads, beyond those of any run."""
     code = (
         "import runpy, sys\n"
+        "before = set(sys.modules)\n"
         f"sys.argv = {list(arguments)!r}\n"
         "try:\n"
         "    runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
         "except SystemExit as stop:\n"
         "    assert not stop.code, stop.code\n"
-        "print('LOADED', *{name.partition('.')[0] for name in sys.modules})\n"
+        "print('LOADED', *sys.modules.keys() - before)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -139,10 +92,72 @@ def loaded_by(*arguments: str) -> set[str]:
 def test_what_is_light(arguments: tuple[str, ...]) -> None:
     loaded = loaded_by(*arguments)
     assert "argparse" in loaded or arguments[0] != "scheduler"
-    assert not loaded & HEAVY
+    assert not roots(loaded) & HEAVY
+
+
+HELP_NEEDS = {"scheduler", "scheduler.common", "scheduler.common.errors", "scheduler.common.text"}
+HELP_NEEDS |= {f"scheduler.cli{name}" for name in ("", ".main", ".io", ".options", ".modelargs")}
+HELP_NEEDS |= {
+    "scheduler.cli.commands" if path.stem == "__init__" else f"scheduler.cli.commands.{path.stem}"
+    for path in (ROOT / "scheduler" / "cli" / "commands").glob("*.py")
+}
+"""All that is loaded by --help outside the standard library: what words the options."""
+
+SLOW = {"ast", "asyncio", "csv", "dataclasses", "datetime", "decimal", "difflib", "email"}
+SLOW |= {"hashlib", "http", "inspect", "json", "logging", "multiprocessing", "pathlib", "pickle"}
+SLOW |= {"random", "secrets", "socket", "subprocess", "tempfile", "threading", "unittest"}
+SLOW |= {"urllib", "zipfile", "importlib.metadata", "importlib.resources"}
+"""Modules of the standard library that take longer than the parser, or bring such."""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), *((path, "--help") for path in ("solve", "fit", "report"))]
+)
+def test_help_loads_only_what_it_needs(arguments: tuple[str, ...]) -> None:
+    loaded = loaded_by("scheduler", *arguments)
+    own = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert own <= HELP_NEEDS
+    assert not loaded & SLOW
+
+
+def test_the_version_loads_no_command() -> None:
+    # What is installed as which version is told by the standard library, which takes a while.
+    loaded = loaded_by("scheduler", "--version")
+    assert {name for name in loaded if name.startswith(("scheduler", "solvers"))} <= HELP_NEEDS
+
+
+def test_the_face_loads_what_is_asked_for() -> None:
+    code = (
+        "import sys, scheduler\n"
+        "loaded = lambda: {name for name in sys.modules if name.startswith('scheduler')}\n"
+        "assert loaded() == {'scheduler'}, loaded()\n"
+        "assert set(scheduler.__all__) <= set(dir(scheduler))\n"
+        "assert not hasattr(scheduler, 'nothing')\n"
+        "scheduler.NoPlanFound\n"
+        "assert 'scheduler.costs' not in loaded()\n"
+        "from scheduler import *\n"
+        "assert solve is scheduler.solve is scheduler.api.solve\n"
+        "assert CostGraph is scheduler.costs.CostGraph\n"
+        "assert all(vars(scheduler)[name] is globals()[name] for name in scheduler.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_type_checkers_see_the_whole_face() -> None:
+    path = ROOT / "scheduler" / "__init__.py"
+    (block,) = (n for n in ast.parse(path.read_text(encoding="utf-8")).body if type(n) is ast.If)
+    seen = [
+        alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert sorted(seen) == sorted(scheduler.__all__)
+    for path in SCHEDULER:  # what is behind the face must not go through it
+        assert "scheduler" not in imported(path)
 
 
 def test_solving_loads_only_what_it_needs() -> None:
-    loaded = loaded_by("scheduler", "solve", "--example", "gpt2-small", "--budget", "5GB")
+    loaded = roots(loaded_by("scheduler", "solve", "--example", "gpt2-small", "--budget", "5GB"))
     assert "numba" in loaded
     assert not loaded & {"torch", "transformers", "pandas", "networkx", "ortools"}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.memory.activations.setting import Lora, setting
 from scheduler.memory.activations.setting import linears as linears_of
+from scheduler.memory.activations.setting import setting
+from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
 
 __all__ = ["Flops", "block_flops", "head_flops"]
@@ -50,7 +51,7 @@ def block_flops(
         Count the half of the scores that a causal mask leaves, as flash kernels compute it.
         Default: all, as eager attention does and most published figures count.
     """
-    at = setting(shape, batch, sequence, attention="eager", train=train, lora=lora)
+    at = setting(shape, batch, sequence, Recipe(attention="eager", train=train, lora=lora))
     tokens = at.tokens
     sizes = linears_of(shape)
     weights = sum(inputs * outputs for inputs, outputs in sizes.values())
@@ -70,8 +71,7 @@ def block_flops(
 
 def head_flops(shape: Shape, batch: int, sequence: int, *, train: str = "full") -> Flops:
     """Operations of the head: 2·T·d·V forward; backward twice that, once when it is frozen."""
-    at = setting(
-        shape, batch, sequence, attention="eager", train="full" if train == "full" else "frozen"
-    )
+    recipe = Recipe(train="full" if train == "full" else "frozen")
+    at = setting(shape, batch, sequence, recipe, inside=False)
     forward = 2 * at.tokens * shape.width * shape.vocabulary
     return Flops(forward, (2 if at.trained else 1) * forward)

@@ -8,10 +8,10 @@ layer, dropout before them, everything else frozen.
 
 from __future__ import annotations
 
-from scheduler.memory.activations.setting import DEVICES
 from scheduler.memory.activations.tape import Activations, Tape, Tensor
 from scheduler.memory.checks import check_choice, check_count, check_flag
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
+from scheduler.memory.recipe import DEVICES
 from scheduler.memory.shape.shape import Shape
 
 __all__ = ["CHUNK", "litgpt_block", "litgpt_lora_bytes", "litgpt_loss_bytes"]

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.memory.activations.block import Activations, Lora, block_activations
+from scheduler.memory.activations.block import Activations, block_activations
 from scheduler.memory.activations.loss import embedding_activations, head_activations, loss_bytes
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
 
 FILE = Path(__file__).parents[1] / "data" / "memory_measured.csv"

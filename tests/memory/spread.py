@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
-from solvers.schedule import Checkpoint, Keep
+from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import mean_square, mlp, noise
 
@@ -34,10 +34,12 @@ SINGLE = segments(blocks_of(4), 1, 1, 1)
 NESTED = segments(blocks_of(4), 3)
 DEEP = replace(
     NESTED,
-    items=(
-        Checkpoint(
-            0, 3, (Checkpoint(0, 2, (Checkpoint(0, 1, (Keep(0), Keep(1))), Keep(2))), Keep(3))
-        ),
+    schedule=Items(
+        (
+            Checkpoint(
+                0, 3, (Checkpoint(0, 2, (Checkpoint(0, 1, (Keep(0), Keep(1))), Keep(2))), Keep(3))
+            ),
+        )
     ),
 )
 X = noise(32, 16)

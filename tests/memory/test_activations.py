@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
-from scheduler.memory.activations.block import Lora, block_activations
+from scheduler.memory.activations.block import block_activations
 from scheduler.memory.activations.loss import embedding_activations, head_activations, loss_bytes
 from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.recipe import Lora
 from tests.memory.flops import block_flops, head_flops
 from tests.memory.memory_cases import (
     Row,
@@ -125,7 +126,7 @@ def test_loss() -> None:
     labels = 8 * 16 + 4
     assert head.kept.total_bytes == 16 * (8 * 48 + 4) + 4 * 16 * 500 + labels
     assert head.peak_bytes == head.kept.total_bytes - labels + 8 * 16 * 500
-    frozen = head_activations(shape, 2, 8, train="lora").kept
+    frozen = head_activations(shape, 2, 8, train="lora", lora=Lora(4)).kept
     assert frozen.total_bytes == 16 * (4 * 48 + 4) + 4 * 16 * 500 + labels
     kept = head_activations(shape, 2, 8, precision="autocast").kept
     assert (kept.input_saved, kept.input_bytes) == (True, 4 * 16 * 48)
@@ -164,7 +165,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "sequence": (lambda: block_activations(llama(48, 6, 2, 100), 1, -8), "sequence .* got -8"),
     "precision": (
         lambda: block_activations(llama(48, 6, 2, 100), 1, 8, precision="bf61"),
-        "'autocast', got 'bf61'; did you mean 'bf16'",
+        "'autocast', 'bf16', got 'bf61'; did you mean 'bf16'",
     ),
     "attention": (
         lambda: block_activations(llama(48, 6, 2, 100), 1, 8, attention="flash"),

@@ -11,14 +11,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, LayerCost, solve
-from scheduler.memory.activations.setting import Lora
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.gpus import GPUS, Gpu, load_gpu
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import profile
-from solvers.replay import replay
-from solvers.schedule import Item, keep_all
+from solvers.schedule import Item, Items, keep_all
 
 BATCH, SEQUENCE = 2, 32
 # The profiler's own scalar is live during each backward.
@@ -129,7 +128,7 @@ def assert_same_layers(ours: CostGraph, theirs: CostGraph, apart: int, masks: bo
 
 def peak_errors(ours: CostGraph, theirs: CostGraph) -> dict[str, float]:
     """How far our peak is from the profile's of the same plan, keeping all and at two budgets."""
-    whole = replay(ours.to_chain(), keep_all(len(ours))).peak_bytes
+    whole = ours.to_chain().replay(Items(keep_all(len(ours)))).peak_bytes
     smallest = smallest_budget(ours)
     plans: dict[str, tuple[Item, ...]] = {"keep all": tuple(keep_all(len(ours)))}
     half = max(whole // 2, smallest)
@@ -137,7 +136,7 @@ def peak_errors(ours: CostGraph, theirs: CostGraph) -> dict[str, float]:
     plans["smallest"] = tuple(solve(ours, budget=smallest).items)
     errors = {}
     for name, items in plans.items():
-        mine, other = (replay(c.to_chain(), items).peak_bytes for c in (ours, theirs))
+        mine, other = (c.to_chain().replay(Items(items)).peak_bytes for c in (ours, theirs))
         errors[name] = mine / other - 1
     return errors
 
@@ -336,7 +335,7 @@ def test_ways_to_train(name: str, options: dict[str, Any]) -> None:
     costs = costs_from_shape(shape, 2, 512, **options)
     kept = keep_all(len(costs))
     assert solve(costs, budget_gb=500).overhead == 0
-    assert replay(costs.to_chain(), kept).peak_bytes > 0
+    assert costs.to_chain().replay(Items(kept)).peak_bytes > 0
     if options.get("loss") == "chunked":
         usual = costs_from_shape(shape, 2, 512)
         assert costs.layers[-1].saved_bytes < usual.layers[-1].saved_bytes / 4

@@ -14,7 +14,7 @@ import pytest
 
 from scheduler import InvalidBudget, SchedulerError, solve
 from scheduler.common.text import format_bytes
-from scheduler.memory import Fit, Lora, Shape, fit, load_shape
+from scheduler.memory import Fit, Lora, Recipe, Shape, fit, load_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.fit import default_margin
 from scheduler.memory.fitting.peaks import keep_all_peak, moments, smallest_peak
@@ -28,7 +28,7 @@ from scheduler.memory.fitting.sqrt import (
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import GPUS, load_gpu
 from scheduler.memory.shape.shape import shape_names
-from scheduler.memory.state.recipes import OPTIMIZERS, PRECISIONS
+from scheduler.memory.state.sizes import OPTIMIZERS, PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def test_costs_and_state_agree_on_gradients(name: str, precision: str) -> None:
     shape = load_shape(name)
     if precision == "autocast" and shape.experts:
         return
-    training = Training(shape, load_gpu("h100"), precision)
+    training = Training(shape, load_gpu("h100"), Recipe(precision=precision))
     made = sum(layer.gradient_bytes for layer in training.costs(1, 16).layers)
     assert made == training.state.gradients_bytes
 
@@ -161,7 +161,7 @@ def test_zero_takes_less_from_stage_to_stage() -> None:
 
 def test_zero_3_gathers_the_weights_of_two_layers() -> None:
     whole = Training(SMALL, load_gpu("h100")).costs(1, LENGTH).layers[3]
-    split = Training(SMALL, load_gpu("h100"), zero=3, gpus=8).costs(1, LENGTH).layers[3]
+    split = Training(SMALL, load_gpu("h100"), Recipe(zero=3, gpus=8)).costs(1, LENGTH).layers[3]
     two = 2 * 2 * SMALL.block_parameters
     assert split.forward_transient_bytes - whole.forward_transient_bytes == two
     reduced = whole.gradient_bytes - split.gradient_bytes
@@ -251,11 +251,10 @@ def test_gradients_that_are_cast_pass_beside_what_is_kept(
     precision: str, made: int, kept: int
 ) -> None:
     dtype = {4: "fp32", 2: "bf16"}[kept]
-    whole = Training(SMALL, load_gpu("h100"), precision).costs(1, LENGTH)
-    cast = Training(SMALL, load_gpu("h100"), precision, gradient_dtype=dtype).costs(1, LENGTH)
-    split = Training(
-        SMALL, load_gpu("h100"), precision, gradient_dtype=dtype, zero=2, gpus=7
-    ).costs(1, LENGTH)
+    whole, cast, split = (
+        Training(SMALL, load_gpu("h100"), Recipe(precision=precision, **more)).costs(1, LENGTH)
+        for more in ({}, {"gradient_dtype": dtype}, {"gradient_dtype": dtype, "zero": 2, "gpus": 7})
+    )
     for before, after, part in zip(whole.layers, cast.layers, split.layers, strict=True):
         count = before.gradient_bytes // made
         assert after.gradient_bytes == kept * count
@@ -267,8 +266,9 @@ def test_gradients_that_are_cast_pass_beside_what_is_kept(
 
 def test_a_gradient_dtype_that_is_the_weights_own_changes_nothing() -> None:
     for recipe in ({"zero": 2, "gpus": 7}, {}, RECIPES["lora"], RECIPES["lora-fp32"]):
-        own = Training(SMALL, load_gpu("h100"), **recipe)
-        said = Training(SMALL, load_gpu("h100"), gradient_dtype=own.gradients, **recipe)
+        own = Training(SMALL, load_gpu("h100"), Recipe(**recipe))
+        same = replace(own.recipe, gradient_dtype=own.recipe.gradients)
+        said = Training(SMALL, load_gpu("h100"), same)
         assert said.costs(1, LENGTH) == own.costs(1, LENGTH)
         assert said.state.total_bytes == own.state.total_bytes
 
@@ -290,7 +290,7 @@ def test_a_gradient_dtype_that_is_the_weights_own_changes_nothing() -> None:
 )
 def test_the_dtype_of_gradients(recipe: dict[str, Any], dtype: str | None) -> None:
     found = fit(SMALL, search=False, **recipe)
-    assert found.training.gradients == found.to_dict()["gradient_dtype"] == dtype
+    assert found.training.recipe.gradients == found.to_dict()["gradient_dtype"] == dtype
     trained = found.state.gradients_bytes
     assert bool(trained) == (dtype is not None)
     if dtype is not None and "lora" not in recipe:

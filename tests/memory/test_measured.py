@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.memory.activations.block import Activations, Lora, block_activations
+from scheduler.memory.activations.block import Activations, block_activations
 from scheduler.memory.activations.loss import embedding_activations, head_activations
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.families import shape_fields
 from scheduler.memory.shape.shape import Shape
 from tests.memory.memory_cases import gpt2, llama, mixtral

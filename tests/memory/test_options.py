@@ -13,11 +13,12 @@ from scheduler.cli.main import main
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.memory import fit
-from scheduler.memory.activations.setting import Lora, setting
+from scheduler.memory.activations.setting import setting
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, smallest_peak
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
+from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 from scheduler.memory.simulate.options import look_inside
 from scheduler.pytorch import verify
@@ -64,7 +65,7 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
     ids = torch.zeros(2, SEQUENCE, dtype=torch.long, device="meta")
     inputs = {"input_ids": ids, "labels": ids.clone()}
     seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
-    at = setting(shape, 2, SEQUENCE, device="cpu", **how)
+    at = setting(shape, 2, SEQUENCE, Recipe(device="cpu", **how))
     return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.options[0].inside
 
 
@@ -181,7 +182,7 @@ def test_experts_that_are_not_followed() -> None:
 def test_sharded_weights_are_beside_options_too() -> None:
     shape, gpu = load_shape("llama-3-8b"), load_gpu("h100")
     plain, sharded = (
-        Training(shape, gpu, zero=zero, gpus=8).costs(1, 1024, options=True).layers[1]
+        Training(shape, gpu, Recipe(zero=zero, gpus=8)).costs(1, 1024, options=True).layers[1]
         for zero in (0, 3)
     )
     added = sharded.forward_transient_bytes - plain.forward_transient_bytes

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scheduler import CostGraph
-from scheduler.memory.activations.setting import Lora
 from scheduler.memory.costs import costs_from_shape
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import profile
 from tests.memory.test_costs import PEAKS, PLAIN, SCALAR, Door, peak_errors

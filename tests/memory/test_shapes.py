@@ -33,7 +33,7 @@ LLAMA = Shape("tiny", "llama", 2, 64, 4, 2, 16, 96, 128)
 
 
 def config_of(name: str) -> dict[str, Any]:
-    file = resources.files("scheduler") / "memory" / "configs" / f"{name}.json"
+    file = resources.files("scheduler") / "memory" / "shape" / "configs" / f"{name}.json"
     record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return record
 

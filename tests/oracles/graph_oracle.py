@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
+from solvers.graph.schedule import LayerAction
+from solvers.schedule import Backward, Forward
 
 Held = tuple[frozenset[int], frozenset[int]]
 """Live outputs and live saved sets."""
@@ -74,13 +75,13 @@ def simulate_actions(graph: LayerGraph, actions: Sequence[LayerAction]) -> Outco
     readers = [[w for u, w in graph.edges if u == i] for i in range(n)]
     backward: dict[int, int] = {}
     for step, action in enumerate(actions):
-        if isinstance(action, LayerBackward):
+        if isinstance(action, Backward):
             check(action.layer not in backward)
             backward[action.layer] = step
     check(set(backward) == set(range(n)))
     kept: dict[int, int] = {}
     for step, action in enumerate(actions):
-        if isinstance(action, LayerForward):
+        if isinstance(action, Forward):
             check(step < backward[action.layer])
             if not layers[action.layer].recomputable:
                 check(all(a.layer != action.layer for a in actions[:step]))
@@ -92,7 +93,7 @@ def simulate_actions(graph: LayerGraph, actions: Sequence[LayerAction]) -> Outco
     runs: list[tuple[int | None, list[int]]] = []
     for action in actions:
         i = action.layer
-        if isinstance(action, LayerForward):
+        if isinstance(action, Forward):
             runs.append((i, inputs[i]))
         else:
             saved = inputs[i] if layers[i].input_saved else []
@@ -112,7 +113,7 @@ def simulate_actions(graph: LayerGraph, actions: Sequence[LayerAction]) -> Outco
                 live += layers[u].gradient_bytes
         if any(backward[u] < step for u in range(n) if not inputs[u]):
             live += graph.input_bytes  # its gradient
-        if isinstance(action, LayerBackward):
+        if isinstance(action, Backward):
             new = sum(layers[u].output_bytes for u in inputs[i]) if inputs[i] else graph.input_bytes
             live += new + layer.gradient_bytes
             live += layer.backward_transient_bytes - layer.backward_overlap_bytes
@@ -120,9 +121,7 @@ def simulate_actions(graph: LayerGraph, actions: Sequence[LayerAction]) -> Outco
             live += layer.forward_transient_bytes if action.keep else layer.drop_transient_bytes
         during.append(live)
     time = sum(
-        layers[a.layer].forward_time
-        if isinstance(a, LayerForward)
-        else layers[a.layer].backward_time
+        layers[a.layer].forward_time if isinstance(a, Forward) else layers[a.layer].backward_time
         for a in actions
     )
     return Outcome(max(during), time, during)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from solvers.problem import Chain
+from solvers.chain.problem import Chain
 from solvers.schedule import Checkpoint, Item, Keep
 
 Tensor = tuple[str, int]

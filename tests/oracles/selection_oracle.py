@@ -16,7 +16,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from solvers.selection.pareto import Block, Operation
+from solvers.selection.problem import Block, Operation
 
 Priced = tuple[int, int, int, tuple[int, ...]]
 """saved_bytes, recompute_time, number of operations, operations."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from solvers.chain.brute import count_plans
-from solvers.problem import Chain, Layer, Option, most_overlap
+from solvers.chain.problem import Chain
+from solvers.problem import Layer, Option, most_overlap
 from solvers.schedule import Checkpoint, Item, Keep
 
 _SMALL = st.integers(0, 12)  # so that ties, and sums that tie, are frequent

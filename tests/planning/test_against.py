@@ -16,8 +16,7 @@ from scheduler.costs.layer import OptionCost
 from scheduler.costs.readers import as_costs
 from scheduler.planning.chain.against import FORMS, read_setting
 from scheduler.planning.comparison import Comparison
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Items, Keep
 
 GPT2 = CostGraph.example("gpt2-small")
 Capture = pytest.CaptureFixture[str]
@@ -99,7 +98,7 @@ def test_the_predicted_peak_is_the_replay_of_the_equivalent_plan(text: str) -> N
     comparison = compare(costs, budget="1MB", against=text)
     assert isinstance(comparison, Comparison)
     row = comparison.rows[-2]
-    done = replay(chain, expected)
+    done = chain.replay(Items(expected))
     assert row.method == text
     assert row.peak_bytes == done.peak_bytes
     assert row.time == done.time / costs.ticks_per_unit
@@ -146,10 +145,10 @@ def with_policies(without: tuple[int, ...] = ()) -> CostGraph:
 @pytest.mark.parametrize("without", [(), (3, 8)])
 def test_policies_of_people_stand_beside_the_optimum(without: tuple[int, ...]) -> None:
     costs = with_policies(without)
-    items = [
+    items = tuple(
         Keep(i, "save-matmuls") if 0 < i < 13 and i not in without else Keep(i) for i in range(14)
-    ]
-    done = replay(costs.to_chain(), items)
+    )
+    done = costs.to_chain().replay(Items(items))
     comparison = compare(costs, budget=done.peak_bytes)
     rows = {row.method: row for row in comparison.rows if row.method.startswith("option")}
     assert list(rows) == ["option: save-matmuls"]  # not all have core_attn; percents are no policy

@@ -30,12 +30,14 @@ from scheduler import (
     solve,
 )
 from scheduler.api import Comparison, Frontier, MethodRow
-from scheduler.planning import certify as certifying
-from solvers.chain import methods as registry
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Backward, Checkpoint, Keep, actions
-from solvers.solution import Infeasible, Solution, Unsuitable, keep_all_time
+from scheduler.planning.certify import certified
+from scheduler.planning.chain.engine import CHAIN
+from scheduler.planning.request import Budget, Request
+from solvers.chain.methods import METHODS
+from solvers.chain.problem import Chain
+from solvers.methods import Limits, Method
+from solvers.schedule import Backward, Checkpoint, Forward, Items, Keep
+from solvers.solution import Infeasible, Solution, Unsuitable
 from tests.oracles.strategies import chains
 
 GPT2 = CostGraph.example("gpt2-small")
@@ -61,9 +63,7 @@ def sentence(
 # --- every method -------------------------------------------------------------------------------
 
 
-def outcome(
-    method: registry.Method, chain: Chain, budget: int
-) -> Solution | Infeasible | Unsuitable:
+def outcome(method: Method, chain: Chain, budget: int) -> Solution[Items] | Infeasible | Unsuitable:
     try:
         return method.solve(chain, budget)
     except (Infeasible, Unsuitable) as error:
@@ -88,31 +88,32 @@ def test_no_plan_exceeds_its_budget(chain: Chain, data: st.DataObject) -> None:
     )
     budget = data.draw(st.integers(1, max(total, 1)))
     times = {}
-    for method in registry.METHODS.values():
+    for method in METHODS.values():
         solution = outcome(method, chain, budget)
         if isinstance(solution, Unsuitable):
             assert method.name == "binomial"
             continue
         if isinstance(solution, Infeasible):
-            assert replay(chain, solution.items).peak_bytes == solution.peak_bytes > budget
+            assert chain.replay(solution.schedule).peak_bytes == solution.needs_bytes > budget
             continue
-        done = replay(chain, solution.items)
+        done = chain.replay(solution.schedule)
         assert done.peak_bytes == solution.peak_bytes <= budget
-        assert done.time == solution.time >= solution.lower_bound_time >= keep_all_time(chain)
-        backwards = [a.layer for a in actions(solution.items, len(chain)) if a == Backward(a.layer)]
+        assert done.time == solution.time >= solution.lower_bound_time >= chain.least_time
+        steps = solution.schedule.actions(len(chain))
+        backwards = [a.layer for a in steps if a == Backward(a.layer)]
         assert backwards == list(reversed(range(len(chain))))
         times[method.name] = solution.time
     if times:
         assert times["optimal"] == times["brute"] == min(times.values())
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_makes_a_plan(method: str) -> None:
     plan = solve(TWELVE[:6], budget=10**6, input_bytes=100, method=method)
     assert plan.method == method
     assert plan.peak_bytes <= 10**6
     assert plan.replay().peak_bytes == plan.peak_bytes
-    described = registry.METHODS[method]
+    described = METHODS[method]
     assert described.accepts.endswith(".")
     assert described.promises.endswith(".")
 
@@ -222,7 +223,7 @@ def test_a_budget_that_is_none(budget: dict[str, Any], message: str) -> None:
 def test_methods_that_are_none() -> None:
     message = sentence(UnknownMethod, solve, GPT2, 5, method="optimum")
     assert message.startswith("there is no method 'optimum'; did you mean 'optimal'? (the methods")
-    assert all(name in message for name in registry.METHODS)
+    assert all(name in message for name in METHODS)
     assert "there is no method None" in sentence(UnknownMethod, solve, GPT2, 5, method=None)
     assert "there is no method []" in sentence(UnknownMethod, solve, GPT2, 5, method=[])
 
@@ -298,27 +299,32 @@ def test_inputs_are_not_changed() -> None:
 @pytest.mark.parametrize(
     ("solution", "budget", "message"),
     [
-        (Solution((Keep(0), Keep(1)), 1, 6, 6), 10**6, "says peak and time"),
-        (Solution((Keep(0), Keep(1)), 2300, 6_000_000, 7_000_000), 10**6, "with the bound"),
-        (Solution((Keep(0), Keep(1)), 2300, 6_000_000, 6_000_000), 1000, "more than its budget"),
-        (Solution((Keep(0),), 2300, 6_000_000, 6_000_000), 10**6, "made an illegal plan"),
+        (Solution(Items((Keep(0), Keep(1))), 1, 6, 6), 10**6, "says peak and time"),
+        (Solution(Items((Keep(0), Keep(1))), 2300, 6_000_000, 7_000_000), 10**6, "with the bound"),
+        (
+            Solution(Items((Keep(0), Keep(1))), 2300, 6_000_000, 6_000_000),
+            1000,
+            "more than its budget",
+        ),
+        (Solution(Items((Keep(0),)), 2300, 6_000_000, 6_000_000), 10**6, "made an illegal plan"),
     ],
 )
-def test_nothing_wrong_is_handed_out(solution: Solution, budget: int, message: str) -> None:
+def test_nothing_wrong_is_handed_out(solution: Solution[Items], budget: int, message: str) -> None:
     costs = CostGraph((LayerCost(**RECORD), LayerCost(**RECORD)))
     chain = costs.to_chain()
-    kept = replay(chain, (Keep(0), Keep(1)))
+    kept = chain.replay(Items((Keep(0), Keep(1))))
     if solution.peak_bytes == 2300:
         solution = replace(solution, peak_bytes=kept.peak_bytes)
     with pytest.raises(RuntimeError, match=message) as caught:
-        certifying.certified(costs, chain, solution, method="m", budget_bytes=budget)
+        certified(costs, chain, solution, method="m", size=Budget(budget))
     assert "this is a bug" in str(caught.value)
 
 
 def test_a_wrong_smallest_peak_is_not_handed_out() -> None:
     chain = CostGraph((LayerCost(**RECORD),)).to_chain()
+    wrong = Infeasible(7, Forward(0, True), chain.keep_all())
     with pytest.raises(RuntimeError, match="this is a bug"):
-        certifying.infeasible(chain, Infeasible((Keep(0),), 7), method="m", budget_bytes=5)
+        CHAIN.refusal(chain, wrong, Budget(5), Request(METHODS["optimal"], Limits()))
 
 
 # --- frontier -----------------------------------------------------------------------------------
@@ -388,7 +394,7 @@ def by_method(comparison: Comparison) -> dict[str, MethodRow]:
 def test_compare() -> None:
     comparison = compare(GPT2, 5)
     rows = by_method(comparison)
-    assert list(rows) == [name for name in registry.METHODS if name != "brute"]
+    assert list(rows) == [name for name in METHODS if name != "brute"]
     assert comparison.optimal is rows["optimal"]
     for name, row in rows.items():
         if name == "binomial":

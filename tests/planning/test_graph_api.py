@@ -34,25 +34,24 @@ from scheduler import (
     solve,
 )
 from scheduler.costs.readers import Costs
-from scheduler.planning.graph.compare import GraphComparison, GraphRow
-from scheduler.planning.graph.frontier import GraphFrontier
-from scheduler.planning.graph.solve import keep_all_solution
-from scheduler.planning.search import Watch
-from scheduler.plans.graphplan import problem_of
-from solvers.graph import solve as solver
+from scheduler.planning.comparison import Comparison, MethodRow
+from scheduler.planning.frontier import Frontier
+from scheduler.planning.request import Watch
+from solvers.graph.lowering import lower
 from solvers.graph.methods import METHODS
-from solvers.graph.solution import (
-    Graph,
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    Progress,
-    replay_steps,
-)
+from solvers.graph.schedule import Nodes
+from solvers.methods import Limits, Method
+from solvers.solution import Infeasible, PlanClass, Progress, Solution
 
 GRAPHS = Path(__file__).parents[1] / "data" / "graphs"
 TR2 = ComputeCosts.load(GRAPHS / "tr2.json")
-TR2_PEAK = keep_all_solution(problem_of(TR2)).peak_bytes
+
+
+def keep_all(problem: Any) -> Solution[Any]:
+    return Solution.of(problem, problem.keep_all(), plan_class=PlanClass.ANY)
+
+
+TR2_PEAK = keep_all(TR2.to_problem()).peak_bytes
 
 
 def layer(name: str, output: int, saved: int, time: int = 1) -> LayerCost:
@@ -80,7 +79,7 @@ UNET = CostGraph(
         ("down1", "up1"),
     ),
 )
-UNET_PEAK = keep_all_solution(problem_of(UNET)).peak_bytes
+UNET_PEAK = keep_all(UNET.to_problem()).peak_bytes
 
 
 def sentence(
@@ -110,7 +109,7 @@ def counterexample(index: int) -> tuple[ComputeCosts, dict[str, Any]]:
 def test_a_graph_is_solved_to_proof(costs: Costs, peak: int) -> None:
     budget = 3 * peak // 4
     plan = solve(costs, budget=budget)
-    assert isinstance(plan, GraphPlan)
+    assert plan.kind in ("compute graph", "layer graph")
     assert plan.optimal_in == "forward"
     assert plan.peak_bytes <= budget < plan.keep_all_peak_bytes
     assert plan.lower_bound_time == plan.time > plan.keep_all_time
@@ -118,7 +117,7 @@ def test_a_graph_is_solved_to_proof(costs: Costs, peak: int) -> None:
     assert plan.costs_sha256 == costs.sha256
     assert plan.solve_seconds is not None
     assert plan.replay().peak_bytes == plan.peak_bytes
-    assert solve(costs, budget=budget, method="auto").steps == plan.steps  # type: ignore[attr-defined]
+    assert solve(costs, budget=budget, method="auto").steps == plan.steps
     staged = solve(costs, budget=budget, optimal_in="staged", method="staged")
     assert staged.optimal_in == "staged"
     assert staged.time <= plan.time
@@ -212,7 +211,7 @@ def test_arguments_that_do_not_apply_to_a_chain() -> None:
 
 
 def test_below_the_floor_the_operation_is_named() -> None:
-    floor, node = problem_of(TR2).floor  # type: ignore[union-attr]
+    floor, node = TR2.to_problem().floor
     message = sentence(InfeasibleGraph, solve, TR2, budget=floor - 1)
     name = TR2.nodes[node].name
     assert message == (
@@ -258,10 +257,10 @@ def test_another_order_of_layers_may_need_less() -> None:
 
 
 def test_what_is_not_known_of_layers_is_of_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, GraphInfeasible(9100, 5, None))
+    answer(monkeypatch, infeasible(UNET.to_problem(), 9100, 5, None))
     message = sentence(NoPlanFound, solve, UNET, budget=9500)
     assert "the floor in this order of layers is 9100 bytes" in message
-    answer(monkeypatch, GraphInfeasible(9100, 5, PlanClass.FORWARD))
+    answer(monkeypatch, infeasible(UNET.to_problem(), 9100, 5, PlanClass.FORWARD))
     message = sentence(InfeasibleGraph, solve, UNET, budget=9500)
     assert "proven: the floor in this order of layers is 9100 bytes" in message
 
@@ -276,7 +275,7 @@ def test_keeping_everything_needs_so_much() -> None:
 def test_beyond_what_can_be_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = tuple(NodeCost(f"n{i}", time=1, bytes=1) for i in range(1501))
     path = ComputeCosts(nodes, tuple((i, i + 1) for i in range(1500)))
-    answer(monkeypatch, GraphInfeasible(2, 1, None))
+    answer(monkeypatch, infeasible(path.to_problem(), 2, 1, None))
     message = sentence(NoPlanFound, solve, path, budget=2)
     assert "of 1,501 operations, more than the 1,500 about which something" in message
     assert "only eviction was tried" in message
@@ -297,23 +296,29 @@ def test_what_is_proven_infeasible_in_a_class() -> None:
         assert plan.peak_bytes <= budget
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, what: GraphSolution | Exception) -> list[Any]:
-    """A solver that says `what`; the keywords that it was called with."""
+def infeasible(
+    problem: Any, needs: int, operation: int, within: PlanClass | None, **more: bool
+) -> Infeasible:
+    return Infeasible(needs, lower(problem).action(operation), None, within, **more)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, what: Solution[Any] | Exception) -> list[Any]:
+    """A solver that says `what`; the limits that it was called with."""
     calls: list[Any] = []
 
-    def say(graph: Graph, budget: int, **keywords: Any) -> GraphSolution:
-        calls.append(keywords)
+    def say(method: Method, problem: Any, budget: int, limits: Limits) -> Solution[Any]:
+        calls.append((method.name, limits))
         if isinstance(what, Exception):
             raise what
         return what
 
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr(Method, "solve", say)
     return calls
 
 
 def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    floor, node = problem_of(TR2).floor  # type: ignore[union-attr]
-    answer(monkeypatch, GraphInfeasible(floor, node, None, out_of_time=True))
+    floor, node = TR2.to_problem().floor
+    answer(monkeypatch, infeasible(TR2.to_problem(), floor, node, None, out_of_time=True))
 
     def message(**keywords: Any) -> str:
         return sentence(NoPlanFound, solve, TR2, budget=2500, **keywords)
@@ -323,7 +328,7 @@ def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> No
         f"no plan was found within a budget of 2.50 KB (2.44 KiB) in the time limit of 2.5 s; "
         f"{unknown}, set by the computation of "
     )
-    answer(monkeypatch, GraphInfeasible(floor, node, None))
+    answer(monkeypatch, infeasible(TR2.to_problem(), floor, node, None))
     said = message(method="greedy", time_limit=2.5)
     assert said.startswith("method 'greedy' came to its end without a plan within a budget of ")
     assert said.endswith("; more time would not help: try method 'auto' or a larger budget")
@@ -333,7 +338,7 @@ def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_heuristic_has_a_bound_and_a_gap() -> None:
     graph = ComputeCosts.load(GRAPHS / "res4.json")
-    peak = keep_all_solution(problem_of(graph)).peak_bytes
+    peak = keep_all(graph.to_problem()).peak_bytes
     plan = solve(graph, budget=3 * peak // 5, time_limit=60, method="greedy")
     assert (plan.status, plan.method) == ("feasible", "greedy")
     assert plan.keep_all_time == plan.lower_bound_time < plan.time
@@ -344,14 +349,14 @@ def test_an_interrupt_gives_the_best_so_far() -> None:
     reports: list[Progress] = []
     watch = Watch(reports.append, lambda: any(report.time is not None for report in reports))
     graph = ComputeCosts.load(GRAPHS / "res4.json")
-    peak = keep_all_solution(problem_of(graph)).peak_bytes
+    peak = keep_all(graph.to_problem()).peak_bytes
     plan = solve(graph, budget=3 * peak // 5, watch=watch)
     assert plan.peak_bytes <= 3 * peak // 5
     assert reports
 
 
 def test_what_is_asked_reaches_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = keep_all_solution(problem_of(UNET))
+    everything = keep_all(UNET.to_problem())
     calls = answer(monkeypatch, everything)
     watch = Watch(print, lambda: False)
     solve(
@@ -364,15 +369,17 @@ def test_what_is_asked_reaches_the_solver(monkeypatch: pytest.MonkeyPatch) -> No
         watch=watch,
     )
     assert calls == [
-        {
-            "method": "auto",
-            "optimal_in": PlanClass.STAGED,
-            "time_limit": 3.0,
-            "threads": 2,
-            "report": print,
-            "start": None,
-            "interrupted": watch.interrupted,
-        }
+        (
+            "auto",
+            Limits(
+                optimal_in=PlanClass.STAGED,
+                time_limit=3.0,
+                threads=2,
+                report=print,
+                start=None,
+                interrupted=watch.interrupted,
+            ),
+        )
     ]
 
 
@@ -398,11 +405,11 @@ def test_more_operations_than_can_be_proven() -> None:
     joined = [(i, i + 1) for i in range(2 * half - 1)]
     joined += [(2 * half - 1 - i, i) for i in range(half + 1, 2 * half)]
     costs = ComputeCosts(tuple(made), tuple(joined), time_unit="t")
-    peak = keep_all_solution(problem_of(costs)).peak_bytes
+    peak = keep_all(costs.to_problem()).peak_bytes
     plan = solve(costs, budget=peak // 2)
     assert plan.peak_bytes <= peak // 2
     assert plan.status == "feasible"
-    assert isinstance(plan, GraphPlan)
+    assert plan.kind in ("compute graph", "layer graph")
     assert "about which something can be proven" in plan.note
     assert plan.note in str(plan)
     assert "takes at most" in sentence(
@@ -414,13 +421,13 @@ def test_more_operations_than_can_be_proven() -> None:
 
 
 @pytest.fixture(scope="module")
-def sweep() -> GraphFrontier:
+def sweep() -> Frontier:
     made = frontier(UNET, points=6)
-    assert isinstance(made, GraphFrontier)
+    assert isinstance(made, Frontier)
     return made
 
 
-def test_a_sweep_is_a_falling_sequence(sweep: GraphFrontier) -> None:
+def test_a_sweep_is_a_falling_sequence(sweep: Frontier) -> None:
     assert len(sweep) == len(sweep.points) == len(sweep.gaps) == len(sweep.plans)
     peaks, times = zip(*sweep, strict=True)
     assert list(peaks) == sorted(set(peaks))
@@ -437,7 +444,7 @@ def test_a_sweep_is_a_falling_sequence(sweep: GraphFrontier) -> None:
         assert plan.time == solve(UNET, budget=plan.budget_bytes).time
 
 
-def test_a_sweep_has_a_plan_for_any_budget(sweep: GraphFrontier) -> None:
+def test_a_sweep_has_a_plan_for_any_budget(sweep: Frontier) -> None:
     for plan in sweep.plans:
         assert sweep.plan(plan.peak_bytes).time == plan.time
     between = sweep.plan((sweep[-2][0] + sweep[-1][0]) // 2)
@@ -458,14 +465,14 @@ def test_a_sweep_has_so_many_budgets_at_most() -> None:
 
 def test_budgets_that_coincide_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     path = ComputeCosts(tuple(NodeCost(name, time=1, bytes=2) for name in "abcd"), ((0, 3), (1, 2)))
-    calls = answer(monkeypatch, GraphInfeasible(2, 1, None))
+    calls = answer(monkeypatch, infeasible(path.to_problem(), 2, 1, None))
     made = frontier(path, points=1000)
-    assert isinstance(made, GraphFrontier)
-    floor, most = problem_of(path).floor[0], made.keep_all_peak_bytes  # type: ignore[union-attr]
+    assert isinstance(made, Frontier)
+    floor, most = path.to_problem().floor[0], made.keep_all_peak_bytes
     assert len(calls) == len(made.failed) == most - floor > 0
 
 
-def test_a_sweep_as_data_and_in_words(sweep: GraphFrontier) -> None:
+def test_a_sweep_as_data_and_in_words(sweep: Frontier) -> None:
     record = json.loads(json.dumps(sweep.to_dict()))
     assert [(row["peak_bytes"], row["time"]) for row in record["points"]] == list(sweep.points)
     assert all(row["class"] in ("forward", "any") for row in record["points"])
@@ -476,25 +483,25 @@ def test_a_sweep_as_data_and_in_words(sweep: GraphFrontier) -> None:
     assert lines[0].startswith("u-net: 5 layers, 6 edges; keep-all needs ")
     assert lines[1].split("  ")[-1] == "optimal in class"
     assert len(sweep.table(2).splitlines()) <= len(lines)
-    assert repr(sweep).startswith(f"<GraphFrontier: {len(sweep)} points, ")
+    assert repr(sweep).startswith(f"<Frontier: {len(sweep)} points, ")
 
 
 def test_each_budget_starts_from_the_one_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = solver.solve
+    real = Method.solve
     starts: list[Any] = []
     budgets: list[int] = []
     found: list[Any] = []
 
-    def watched(graph: Graph, budget: int, **keywords: Any) -> GraphSolution:
-        starts.append(keywords["start"])
+    def watched(method: Method, problem: Any, budget: int, limits: Limits) -> Solution[Any]:
+        starts.append(limits.start)
         budgets.append(budget)
-        assert keywords["time_limit"] == 30
+        assert limits.time_limit == 30
         found.append(None)
-        solution = real(graph, budget, **keywords)
-        found[-1] = solution.steps
+        solution = real(method, problem, budget, limits)
+        found[-1] = solution.schedule
         return solution
 
-    monkeypatch.setattr(solver, "solve", watched)
+    monkeypatch.setattr(Method, "solve", watched)
     frontier(UNET, points=6)
     assert budgets == sorted(budgets)
     assert len(budgets) == 5  # nothing needs to be solved to keep everything
@@ -502,26 +509,26 @@ def test_each_budget_starts_from_the_one_below(monkeypatch: pytest.MonkeyPatch) 
         before = [steps for steps in found[:i] if steps is not None]
         assert start == (before[-1] if before else None)
         if start is not None:
-            assert replay_steps(problem_of(UNET), start).peak_bytes <= budgets[i]
+            assert UNET.to_problem().replay(start).peak_bytes <= budgets[i]
 
 
 def test_a_bound_holds_for_smaller_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that proves more at the larger of two budgets."""
-    graph = problem_of(TR2)
+    graph = TR2.to_problem()
     good = solve(TR2, budget=3 * TR2_PEAK // 5, optimal_in="forward")
     assert isinstance(good, GraphPlan)
-    least = keep_all_solution(graph).time
+    least = graph.least_time
     best = round(good.time)
 
-    def say(graph: Graph, budget: int, **_: Any) -> GraphSolution:
+    def say(method: Method, problem: Any, budget: int, limits: Limits) -> Solution[Any]:
         if budget < good.peak_bytes:
-            raise GraphInfeasible(1, 0, None)
+            raise infeasible(problem, 1, 0, None)
         bound = best if budget > 4 * TR2_PEAK // 5 else least
-        return GraphSolution(good.steps, good.peak_bytes, best, bound, PlanClass.FORWARD)
+        return Solution(good.schedule, good.peak_bytes, best, bound, PlanClass.FORWARD)
 
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr(Method, "solve", say)
     made = frontier(TR2, points=8)
-    assert isinstance(made, GraphFrontier)
+    assert isinstance(made, Frontier)
     assert [plan.time for plan in made.plans] == [best, least]
     assert made.plans[0].optimal_in == "forward"
     assert made.plans[0].budget_bytes is not None
@@ -535,18 +542,17 @@ def test_a_bound_holds_for_smaller_budgets(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bounds_of_another_order_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = ComputeCosts(tuple(NodeCost(name, time=1, bytes=5) for name in "abc"), ((0, 2), (1, 2)))
-    low, high = (0, 1, 0, 2), (1, 0, 0, 0, 2)
+    low, high = Nodes((0, 1, 0, 2)), Nodes((1, 0, 0, 0, 2))
 
-    def say(graph: Graph, budget: int, **_: Any) -> GraphSolution:
+    def say(method: Method, problem: Any, budget: int, limits: Limits) -> Solution[Any]:
         steps = low if budget == 15 else high
-        done = replay_steps(graph, steps)
-        bound = done.time if steps == high else 0
-        return GraphSolution(steps, done.peak_bytes, done.time, bound, PlanClass.STAGED)
+        bound = None if steps == high else 0
+        return Solution.of(problem, steps, bound, PlanClass.STAGED)
 
-    monkeypatch.setattr("scheduler.planning.graph.frontier._budgets", lambda *_: [15, 16])
-    monkeypatch.setattr(solver, "solve", say)
+    monkeypatch.setattr("scheduler.planning.graph.engine._budgets", lambda *_: [15, 16])
+    monkeypatch.setattr(Method, "solve", say)
     made = frontier(apart)
-    assert isinstance(made, GraphFrontier)
+    assert isinstance(made, Frontier)
     # The second order's bound, 5, is above what the first order reaches, 4.
     assert made.plans[0].time == 4.0
     assert made.plans[0].lower_bound_time <= 3.0
@@ -560,7 +566,7 @@ def test_a_sweep_that_is_interrupted() -> None:
         return True
 
     made = frontier(UNET, points=6, watch=Watch(interrupted=stop))
-    assert isinstance(made, GraphFrontier)
+    assert isinstance(made, Frontier)
     assert made.points == ((made.keep_all_peak_bytes, made.keep_all_time),)
     assert made.interrupted
     assert str(made).endswith("Interrupted: larger budgets were not tried.")
@@ -578,8 +584,8 @@ def test_few_points() -> None:
 # --- compare ------------------------------------------------------------------------------------
 
 
-def rows(comparison: object) -> dict[str, GraphRow]:
-    assert isinstance(comparison, GraphComparison)
+def rows(comparison: object) -> dict[str, MethodRow]:
+    assert isinstance(comparison, Comparison)
     return {row.label: row for row in comparison.rows}
 
 
@@ -619,7 +625,7 @@ def test_compare_as_data_and_in_words() -> None:
     assert text[1].endswith("at most 10 s a method")
     assert text[3].split()[:2] == ["method", "peak"]
     assert any(line.startswith("intervals: method 'intervals' takes compute") for line in text)
-    assert repr(comparison).startswith("<GraphComparison: ")
+    assert repr(comparison).startswith("<Comparison: ")
 
 
 def test_compare_where_everything_fits_or_nothing_does() -> None:
@@ -639,11 +645,11 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
 
 
 def test_compare_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    floor, node = problem_of(TR2).floor  # type: ignore[union-attr]
-    answer(monkeypatch, GraphInfeasible(floor, node, None))
+    floor, node = TR2.to_problem().floor
+    answer(monkeypatch, infeasible(TR2.to_problem(), floor, node, None))
     ended = compare(TR2, budget=2500, time_limit=3)
     assert rows(ended)["rounding"].note == "ended without a plan"
-    answer(monkeypatch, GraphInfeasible(floor, node, None, out_of_time=True))
+    answer(monkeypatch, infeasible(TR2.to_problem(), floor, node, None, out_of_time=True))
     comparison = compare(TR2, budget=2500, time_limit=3)
     assert comparison.conclusion() == "No method found a plan within this budget."
     assert rows(comparison)["rounding"].note == "found no plan in 3 s"

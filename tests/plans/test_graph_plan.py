@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from scheduler import ComputeCosts, CostGraph, GraphPlan, InvalidPlan, LayerCost, NodeCost, Plan
 from scheduler.costs.readers import Costs
-from scheduler.planning.graph.solve import certified_graph, keep_all_solution
-from scheduler.plans.graphplan import keep_all_steps, problem_of
-from solvers.graph.replay import LayerBackward, LayerForward
-from solvers.graph.solution import GraphSolution, PlanClass, Steps, least_time, replay_steps
+from scheduler.planning.certify import certified
+from scheduler.planning.request import Budget
+from solvers.graph.schedule import Nodes
+from solvers.schedule import Backward, Forward
+from solvers.solution import PlanClass, Solution
 from tests.costs.test_graph_costs import compute_graphs, fixed, layer_graphs
 
 # a and b feed a loss, and the backward part needs both again.
@@ -33,6 +34,7 @@ GRAPH = ComputeCosts(
     "net",
 )
 AGAIN = (0, 1, 2, 3, 0, 4)
+OF_GRAPHS = [each for each in PlanClass if each is not PlanClass.PERSISTENT]
 
 LAYERS = CostGraph(
     tuple(
@@ -45,37 +47,43 @@ LAYERS = CostGraph(
 )
 
 
+def graph_of(costs: Any) -> Any:
+    """Costs as a graph, those of a chain of layers too."""
+    return costs.to_layer_graph() if costs.noun == "layer" else costs.to_compute_graph()
+
+
 def made(
     costs: Costs,
-    steps: Steps | None = None,
+    steps: tuple[Any, ...] | None = None,
     *,
     bound: int | None = None,
     plan_class: PlanClass = PlanClass.STAGED,
-    **keywords: Any,
+    budget: int | None = None,
+    reserved: int = 0,
 ) -> GraphPlan:
     """The plan of `steps` (default: run everything once), with a bound in ticks."""
-    graph = problem_of(costs)
-    steps = keep_all_steps(graph) if steps is None else steps
-    done = replay_steps(graph, steps)
-    bound = least_time(graph) if bound is None else bound
-    solution = GraphSolution(steps, done.peak_bytes, done.time, bound, plan_class)
-    settings = {"method": "staged", "budget_bytes": None, **keywords}
-    return certified_graph(costs, graph, solution, **settings)
+    graph = graph_of(costs)
+    everything = graph.keep_all()
+    schedule = everything if steps is None else type(everything)(steps)
+    bound = graph.least_time if bound is None else bound
+    solution = Solution.of(graph, schedule, bound, plan_class)
+    size = Budget(budget, reserved) if budget is not None else None
+    return certified(costs, graph, solution, method="staged", size=size)
 
 
-PLAN = made(GRAPH, AGAIN, budget_bytes=60, reserved_bytes=3)
+PLAN = made(GRAPH, AGAIN, budget=60, reserved=3)
 LAYER_PLAN = made(
     LAYERS,
     (
-        LayerForward(0, False),
-        LayerForward(1, True),
-        LayerForward(2, True),
-        LayerBackward(2),
-        LayerBackward(1),
-        LayerForward(0, True),
-        LayerBackward(0),
+        Forward(0, False),
+        Forward(1, True),
+        Forward(2, True),
+        Backward(2),
+        Backward(1),
+        Forward(0, True),
+        Backward(0),
     ),
-    budget_bytes=1000,
+    budget=1000,
 )
 
 
@@ -115,7 +123,7 @@ def test_a_plan_of_a_compute_graph() -> None:
 
 def test_optimal_names_its_class() -> None:
     bound = 17 * GRAPH.ticks_per_unit
-    for plan_class in PlanClass:
+    for plan_class in OF_GRAPHS:
         plan = made(GRAPH, AGAIN, bound=bound, plan_class=plan_class)
         assert (plan.status, plan.optimal_in) == ("optimal", plan_class.value)
         assert f"optimal in class {plan_class.value}" in repr(plan)
@@ -144,14 +152,12 @@ def test_it_has_steps_and_no_items() -> None:
         _ = PLAN.items
     with pytest.raises(AttributeError, match="no depth"):
         _ = PLAN.depth
-    with pytest.raises(AttributeError, match="'GraphPlan' object has no attribute 'peak'"):
-        PLAN.peak  # noqa: B018
+    with pytest.raises(AttributeError, match="'Plan' object has no attribute 'peak'"):
+        PLAN.peak  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_it_prints_on_one_line_and_on_one_screen() -> None:
-    assert repr(PLAN) == (
-        "<GraphPlan: 5 nodes, method staged, feasible, peak 41 B, overhead 13.33%>"
-    )
+    assert repr(PLAN) == ("<Plan: 5 nodes, method staged, feasible, peak 41 B, overhead 13.33%>")
     assert str(PLAN).splitlines() == [
         "    time  17.00 ms a step, 13.33% over the 15.00 ms for keeping everything",
         "    peak  41 B; keeping everything needs 51 B",
@@ -225,12 +231,12 @@ def test_a_gap_above_no_time_at_all() -> None:
 
 
 @fixed
-@given(compute_graphs() | layer_graphs(), st.sampled_from(PlanClass), st.data())
+@given(compute_graphs() | layer_graphs(), st.sampled_from(OF_GRAPHS), st.data())
 def test_every_plan_survives_its_file(
     costs: Costs, plan_class: PlanClass, data: st.DataObject
 ) -> None:
-    graph = problem_of(costs)
-    steps = keep_all_steps(graph)
+    graph = graph_of(costs)
+    steps = graph.keep_all().steps
     if isinstance(steps[0], int):
         # Nodes that read nothing may run again at any time.
         sources = [i for i in range(len(graph)) if not graph.inputs[i]]
@@ -354,24 +360,18 @@ def test_the_plan_of_a_chain_does_not_take_a_graph() -> None:
 
 
 def test_what_a_solver_says_is_checked() -> None:
-    graph = problem_of(GRAPH)
-    good = keep_all_solution(graph)
+    graph = GRAPH.to_compute_graph()
+    good = Solution.of(graph, graph.keep_all(), plan_class=PlanClass.ANY)
 
-    def fails(solution: GraphSolution, budget: int | None = None, reserved: int = 0) -> str:
+    def fails(solution: Solution[Nodes], budget: int | None = None, reserved: int = 0) -> str:
+        size = None if budget is None else Budget(budget, reserved)
         with pytest.raises(RuntimeError) as caught:
-            certified_graph(
-                GRAPH,
-                graph,
-                solution,
-                method="m",
-                budget_bytes=budget,
-                reserved_bytes=reserved,
-            )
+            certified(GRAPH, graph, solution, method="m", size=size)
         assert "this is a bug of checkpoint-scheduler" in str(caught.value)
         return str(caught.value)
 
-    assert "made an illegal plan" in fails(replace(good, steps=(1, 0, 2, 3, 4)))
-    assert "never computes 'da'" in fails(replace(good, steps=(0, 1, 2, 3)))
+    assert "made an illegal plan" in fails(replace(good, schedule=Nodes((1, 0, 2, 3, 4))))
+    assert "never computes 'da'" in fails(replace(good, schedule=Nodes((0, 1, 2, 3))))
     assert "says peak and time" in fails(replace(good, peak_bytes=good.peak_bytes - 1))
     assert "says peak and time" in fails(replace(good, time=good.time + 1))
     assert "says peak and time" in fails(replace(good, lower_bound_time=good.time + 1))
@@ -390,6 +390,6 @@ def test_a_class_holds_in_the_order_of_the_plan() -> None:
     assert "no plan of class any within" in str(anywhere)
     assert not LAYER_PLAN.has_own_order
     towers = replace(LAYERS, edges=())
-    in_, skip, *rest = keep_all_steps(problem_of(towers))
+    in_, skip, *rest = towers.to_layer_graph().keep_all().steps
     assert made(towers, (skip, in_, *rest)).has_own_order
     assert not made(towers).has_own_order

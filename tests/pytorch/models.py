@@ -13,10 +13,9 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
-from scheduler.costs.keeps import policies_of
+from scheduler.plans.policies import policies_of
 from scheduler.pytorch import Measurement, measure, profile
-from solvers.replay import replay
-from solvers.schedule import Item, keep_all, options_of
+from solvers.schedule import Item, Items
 
 Loss = Callable[[Any], Any] | None
 VOCABULARY = 64
@@ -204,11 +203,11 @@ def smallest_budget(layers: CostGraph) -> int:
 
 def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
     """The plan with these items, replayed on the costs."""
-    chain, ticks = layers.to_chain(), layers.ticks_per_unit
-    done, everything = replay(chain, items), replay(chain, keep_all(len(chain)))
+    chain, ticks, schedule = layers.to_chain(), layers.ticks_per_unit, Items(tuple(items))
+    done, everything = chain.replay(schedule), chain.replay(chain.keep_all())
     return Plan(
-        tuple(layer.name for layer in layers.layers),
-        tuple(items),
+        layers.names,
+        schedule,
         budget_bytes=done.peak_bytes,
         peak_bytes=done.peak_bytes,
         time=done.time / ticks,
@@ -219,7 +218,7 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
         status="feasible",
         lower_bound_time=0,
         costs_sha256=layers.sha256,
-        policies=policies_of(layers.layers, options_of(items)),
+        policies=policies_of(layers.layers, schedule.options()),
         _costs=layers,
     )
 

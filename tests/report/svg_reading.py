@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
-from scheduler.report.svg.labels import Box, text_box
+from scheduler.report.labels import Box, Side, text_box
 
 SVG = "{http://www.w3.org/2000/svg}"
 Element = ElementTree.Element
+ANCHORS: dict[str, Side] = {"start": "left", "middle": "center", "end": "right"}
 
 
 def parsed(svg: str) -> Element:
@@ -22,48 +21,31 @@ def of_class(root: Element, name: str) -> list[Element]:
     return [each for each in root.iter() if name in (each.get("class") or "").split()]
 
 
-def scale(root: Element, which: str) -> Callable[[float], float]:
-    """From a value to its pixel, by the first and the last tick of an axis."""
-    ticks = of_class(root, f"tick-{which}")
-    (v0, p0), (v1, p1) = (
-        (float(tick.get("data-value", "")), float(tick.get("data-pixel", "")))
-        for tick in (ticks[0], ticks[-1])
-    )
-    return lambda value: p0 + (value - v0) / (v1 - v0) * (p1 - p0)
-
-
-def path_of(root: Element, what: str) -> str:
-    (path,) = (each for each in root.iter(f"{SVG}path") if each.get("data-what") == what)
-    return path.get("d", "")
-
-
-def corners(drawn: str) -> Iterator[tuple[float, float]]:
-    """Every point that a path of M, L, H and V goes through."""
-    x = y = 0.0
-    for command, numbers in re.findall(r"([MLHVZ])([^MLHVZ]*)", drawn):
-        values = [float(number) for number in numbers.split()]
-        if command in "ML":
-            x, y = values
-        elif command == "H":
-            (x,) = values
-        elif command == "V":
-            (y,) = values
-        yield x, y
-
-
 def text_boxes(root: Element) -> list[tuple[str, Box]]:
+    """The words of every text and where they may have ink, each in a group of its own."""
+    boxes = []
+    for each in root.iter(f"{SVG}text"):
+        style = dict(part.split(": ", 1) for part in each.get("style", "").split("; "))
+        anchor = ANCHORS[style.get("text-anchor", "start")]
+        size = int(style["font-size"].removesuffix("px"))
+        x, y = float(each.get("x", "")), float(each.get("y", ""))
+        boxes.append((each.text or "", text_box(x, y, each.text or "", anchor, size)))
+    return boxes
+
+
+def facts(svg: str) -> list[tuple[str, ...]]:
+    """What a picture says, without where it stands: parts, their numbers, tooltips and words."""
     return [
         (
+            each.tag,
             each.text or "",
-            text_box(
-                float(each.get("x", "")),
-                float(each.get("y", "")),
-                each.text or "",
-                each.get("text-anchor", "start"),
-                int(each.get("font-size", "12")),
+            *(
+                f"{key}={each.get(key)}"
+                for key in sorted(each.keys())
+                if key == "class" or key.startswith("data-")
             ),
         )
-        for each in root.iter(f"{SVG}text")
+        for each in parsed(svg).iter()
     ]
 
 

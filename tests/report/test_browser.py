@@ -37,7 +37,7 @@ MEASURE = """
       e.getBoundingClientRect().right > window.innerWidth).map(e => e.outerHTML.slice(0, 200)),
     pictures: [...document.querySelectorAll('svg')].filter(seen).map(svg => ({
       kind: svg.dataset.picture, box: box(svg),
-      paper: getComputedStyle(svg.querySelector('.ckpt-paper')).fill,
+      paper: getComputedStyle(svg.querySelector('.ckpt-paper path')).fill,
       texts: [...svg.querySelectorAll('text')].map(t => ({
         words: t.textContent, box: box(t), fill: getComputedStyle(t).fill,
         size: parseFloat(getComputedStyle(t).fontSize) * svg.getBoundingClientRect().width /

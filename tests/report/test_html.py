@@ -143,3 +143,18 @@ def test_a_long_plan_is_cut() -> None:
     text = plan_report(plan, costs, None, FILES)
     assert "700 more rows: show --csv prints them all." in text
     assert len(text) < 1_000_000
+
+
+def test_names_are_escaped() -> None:
+    names = ["<b>&\"'</b>", "</td><script>", "{{ 7 * 7 }}", "$x_1$"]
+    layers = [
+        {"name": name, "forward_time": 1, "backward_time": 2, "output_bytes": 5, "saved_bytes": 9}
+        for name in names
+    ]
+    costs = CostGraph(layers, name="</title><script>")  # type: ignore[arg-type]
+    plan = plan_of(costs, tuple(map(Keep, range(4))), budget=10**6)
+    text = report_of(plan, costs)
+    assert "<script" not in text
+    rows = [row[0] for row in table(parsed(text), "plan")[1:]]
+    assert rows == ["<b>&\"'</b>–$x_1$"]
+    assert "{{ 7 * 7 }}" in text

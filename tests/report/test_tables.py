@@ -10,9 +10,8 @@ import pytest
 from scheduler import CostGraph, InvalidPlan, LayerCost, Plan, solve
 from scheduler.plans.diff import diff_plans
 from scheduler.plans.rows import plan_rows, policy_sentences, rows_table, rows_text
-from scheduler.report.fitted import fitted, span_text
-from solvers.replay import replay
-from solvers.schedule import Backward, Checkpoint, Forward, Item, Keep, actions
+from scheduler.report.tables import fitted, span_text
+from solvers.schedule import Backward, Checkpoint, Forward, Item, Items, Keep, actions
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.test_pictures import EXAMPLE, NESTED, plan_of, random_costs
 
@@ -63,7 +62,7 @@ def test_rows_add_up_to_the_replay(seed: int) -> None:
     plan = plan_of(costs, items)
     rows = plan_rows(plan)
     chain = costs.to_chain()
-    steps = replay(chain, items, keep_steps=True).steps
+    steps = chain.replay(Items(items)).moments
     # What the rows of the outer level hold is what is live when the forward sweep has ended.
     turn = next(i for i, step in enumerate(steps) if isinstance(step.action, Backward))
     sweep = [i for i, step in enumerate(steps[:turn]) if isinstance(step.action, Forward)]

@@ -16,8 +16,9 @@ from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.policies import POLICIES
 from solvers.problem import InvalidProblem
-from solvers.selection.pareto import Block, Choice, Pareto, choice, pareto, thin
-from solvers.selection.pareto import Operation as Work
+from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
+from solvers.selection.problem import Block
+from solvers.selection.problem import Operation as Work
 
 __all__ = ["MOST_OPTIONS", "Sizes", "Wanted", "option_cost", "problem", "wanted"]
 

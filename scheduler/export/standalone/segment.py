@@ -1,37 +1,48 @@
-"""The rest of an exported Python file: segments that run, and run again.
-
-What `segment` and `passage` of `scheduler.pytorch.checkpointing` do, in short.
-"""
+"""Segments of blocks that run where the model calls them, and run again as the plan says."""
 
 from __future__ import annotations
 
-__all__ = ["SEGMENT"]
+import inspect
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
+from typing import Any
 
-SEGMENT = '''\
+import torch
+import torch.utils.checkpoint as of_torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from scheduler.export.standalone.kept import _put_states, _Selection, _states
+from scheduler.export.standalone.plan import LAYERS, _Tree
+
+
 class _Block:
     """Stands in for the forward of a module."""
 
-    def __init__(self, module, number, segment):
+    def __init__(self, module: Any, number: int, segment: _Segment) -> None:
         self.module, self.number, self.segment = module, number, segment
         self.own = module.__dict__.get("forward")
 
     @property
-    def original(self):
+    def original(self) -> Any:
         # Looked up each time, so that a copy of the model runs its own modules.
         return self.own or MethodType(type(self.module).forward, self.module)
 
     @property
-    def is_sharded(self):
+    def is_sharded(self) -> bool:
         return any(kind.__name__ == "FSDPModule" for kind in type(self.module).__mro__)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.original(*args, **kwargs)
         return _outside_graphs(self, args, kwargs)
 
 
 @torch.compiler.disable
-def _outside_graphs(block, args, kwargs):
+def _outside_graphs(block: _Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # Compiled together, nested checkpoints would become one.
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # it would hold the weights that autocast casts
@@ -44,7 +55,7 @@ def _outside_graphs(block, args, kwargs):
 class _Segment:
     """A run of blocks: each runs where the model calls it, and again in a row."""
 
-    def __init__(self, tree, modules):
+    def __init__(self, tree: _Tree, modules: list[nn.Module]) -> None:
         self.tree = tree
         self.blocks = [_Block(module, tree.first + i, self) for i, module in enumerate(modules)]
         self.norms = [m for top in modules for m in top.modules() if isinstance(m, _BatchNorm)]
@@ -52,12 +63,12 @@ class _Segment:
         for outer in self.trees:
             self.trees.extend(outer.inner)
         self.counting = any(tree.keeps for tree in self.trees)
-        self.now = None
+        self.now: _Forward | None = None
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "now": None}
 
-    def run(self, i, args, kwargs):
+    def run(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a block that the model calls."""
         place, activation, args, kwargs = _taken(LAYERS[i], args, kwargs)
         first, last = self.tree.first, self.tree.last
@@ -85,10 +96,10 @@ class _Segment:
             self.now = now
         return output
 
-    def _body(self, tree, now, ran):
+    def _body(self, tree: _Tree, now: _Forward, ran: bool) -> Callable[[Any], Any]:
         """What a checkpoint runs; `ran`: its first forward was that of the model."""
 
-        def body(activation):
+        def body(activation: Any) -> Any:
             nonlocal ran
             # A block under an option keeps results when it runs for its backward, not before.
             keeping, ran = ran, True
@@ -97,11 +108,10 @@ class _Segment:
                 raise RuntimeError(f"{LAYERS[missing]!r} was not called, unlike those before it")
             output = None
             for part in tree.parts():
-                inside = isinstance(part, _Tree)
-                i = part.first if inside else part
+                i = part.first if isinstance(part, _Tree) else part
                 if i > tree.first:
-                    _put_states(now.drawn.get(i, ()))
-                if not inside:
+                    _put_states(now.drawn.get(i, []))
+                if not isinstance(part, _Tree):
                     activation, output = self._run_block(i, activation, now)
                     continue
                 activation, output = self._checkpoint(part, activation, now, keeping)
@@ -112,7 +122,7 @@ class _Segment:
 
         return body
 
-    def _checkpoint(self, tree, activation, now, keeping):
+    def _checkpoint(self, tree: _Tree, activation: Any, now: _Forward, keeping: bool) -> Any:
         version = activation._version
         with tree.stopping():
             done = checkpoint(
@@ -124,7 +134,7 @@ class _Segment:
         _check_unchanged(tree.first, activation, version)
         return done
 
-    def _contexts(self, tree, now, keeping):
+    def _contexts(self, tree: _Tree, now: _Forward, keeping: bool) -> tuple[Any, Any]:
         i, again = tree.first, self._again(tree, now)
         if not tree.keeps or not keeping:
             return nullcontext(), again
@@ -133,10 +143,10 @@ class _Segment:
         now.kept[i] = _Selection(LAYERS[i], tree.keeps)
         return now.kept[i].forward(), again
 
-    def _again(self, tree, now):
+    def _again(self, tree: _Tree, now: _Forward) -> _Repeating:
         return _Repeating(self.norms, self.counting, now.kept if tree.keeps else {}, tree.first)
 
-    def _run_block(self, i, activation, now):
+    def _run_block(self, i: int, activation: Any, now: _Forward) -> tuple[Any, Any]:
         block, (place, args, kwargs) = self.blocks[i - self.tree.first], now.calls[i]
         if block.is_sharded:
             block.module.unshard()
@@ -150,22 +160,25 @@ class _Segment:
 class _Forward:
     """One forward of a segment: how its blocks were called, and what is open between them."""
 
-    def __init__(self):
-        self.calls, self.drawn, self.kept, self.open = {}, {}, {}, []
+    def __init__(self) -> None:
+        self.calls: dict[int, tuple[int | str, tuple[Any, ...], dict[str, Any]]] = {}
+        self.drawn: dict[int, list[Any]] = {}
+        self.kept: dict[int, _Selection] = {}
+        self.open: list[Any] = []
 
-    def hooks(self):
+    def hooks(self) -> Any:
         return self.open[-1] if self.open else nullcontext()
 
-    def wait(self, result):
+    def wait(self, result: torch.Tensor) -> None:
         """Take note of what is true when a block ends; the activation is the model's alone."""
         self.result, self.version = weakref.ref(result), result._version
         self.casts, self.states = _casts(result.device), _states(result.device)
 
-    def go_on(self, i, activation):
+    def go_on(self, i: int, activation: torch.Tensor) -> None:
         """The next block begins: with what the block before returned, and as that ran."""
         result = self.result()
-        unchanged = result is not None and activation._version == self.version
-        if not unchanged or (activation is not result and _view(activation) != _view(result)):
+        same = activation is result or (result is not None and _view(activation) == _view(result))
+        if not same or activation._version != self.version:
             raise RuntimeError(
                 f"{LAYERS[i]!r} is not called with what {LAYERS[i - 1]!r} returned, though they "
                 "share a segment of the plan"
@@ -173,14 +186,18 @@ class _Forward:
         if self.casts != _casts(activation.device):
             raise RuntimeError(f"{LAYERS[i]!r} runs under another autocast than {LAYERS[i - 1]!r}")
         states = _states(activation.device)
-        if not all(torch.equal(a, b) for (a, _), (b, _) in zip(states, self.states)):
+        if not all(torch.equal(a, b) for (a, _), (b, _) in zip(states, self.states, strict=True)):
             self.drawn[i] = states
 
 
-def _frame(body, activation, again):
+def _frame(body: Callable[[Any], Any], activation: Any, again: _Repeating) -> Any:
     """Open a checkpoint: hooks to be put around each of its blocks."""
     try:
-        make, hook = of_torch._checkpoint_without_reentrant_generator, of_torch._checkpoint_hook
+        internals: Any = of_torch
+        make, hook = (
+            internals._checkpoint_without_reentrant_generator,
+            internals._checkpoint_hook,
+        )
         more = [True] if "early_stop" in inspect.signature(make).parameters else []
         contexts = (nullcontext(), again)
         steps = make(body, True, lambda: contexts, "default", False, *more, activation)
@@ -195,10 +212,12 @@ def _frame(body, activation, again):
 class _Repeating:
     """A recomputation: batch norms count each batch once, and kept results are handed back."""
 
-    def __init__(self, norms, counting, kept, number):
+    def __init__(
+        self, norms: list[_BatchNorm], counting: bool, kept: dict[int, _Selection], number: int
+    ) -> None:
         self.norms, self.counting, self.kept, self.number = norms, counting, kept, number
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in self.norms]
         self.versions = [0 if count is None else count._version for _, _, count in self.before]
         for norm in self.norms:
@@ -206,52 +225,39 @@ class _Repeating:
             if not self.counting:  # where operations are counted, none may be missing
                 norm.num_batches_tracked = None
         selection = self.kept.pop(self.number, None)
-        self.handed = nullcontext() if selection is None else selection.again()
+        self.handed: AbstractContextManager[None] = (
+            nullcontext() if selection is None else selection.again()
+        )
         self.handed.__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> None:
         self.handed.__exit__(*error)
-        for (norm, momentum, count), version in zip(self.before, self.versions):
+        for (norm, momentum, count), version in zip(self.before, self.versions, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
             if count is not None and count._version != version:
                 with torch.no_grad():
                     count.sub_(count._version - version)
 
 
-def _states(device):
-    """Random states of the CPU and the device, each with what puts it back."""
-    found = [(torch.get_rng_state(), torch.set_rng_state)]
-    own = getattr(torch, device.type, None)
-    if device.type != "cpu" and hasattr(own, "get_rng_state"):
-        where = [] if device.type == "mps" else [device]
-        found.append((own.get_rng_state(*where), lambda state: own.set_rng_state(state, *where)))
-    return found
-
-
-def _put_states(states):
-    for state, put in states:
-        put(state)
-
-
-def _casts(device):
+def _casts(device: torch.device) -> Any:
     try:
         return torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
     except RuntimeError:  # a device that has no autocast
         return False
 
 
-def _view(tensor):
+def _view(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What is alike for two views of all of one tensor, such as hooks hand on."""
     place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
     return (*place, tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
 
-def _check_unchanged(i, activation, version):
+def _check_unchanged(i: int, activation: torch.Tensor, version: int) -> None:
     if activation._version != version:
         raise RuntimeError(f"{LAYERS[i]!r} changes its input in place: it cannot run again")
 
 
-def _taken(name, args, kwargs):
+def _taken(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Where the activation is, a position or a keyword; itself; the arguments without it."""
     for i, value in enumerate(args):
         if torch.is_tensor(value):
@@ -262,10 +268,9 @@ def _taken(name, args, kwargs):
     raise RuntimeError(f"{name!r} was called without a tensor")
 
 
-def _put(place, activation, among):
+def _put(place: int | str, activation: Any, among: Any) -> Any:
     if isinstance(among, dict):
         return {**among, place: activation} if isinstance(place, str) else among
     if isinstance(place, str):
         return among
     return (*among[:place], activation, *among[place + 1 :])
-'''

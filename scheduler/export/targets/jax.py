@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import format_bytes, format_time
-from scheduler.export.exported import Exported, Source, as_comment
-from scheduler.export.standalone.runtime import data, quoted
+from scheduler.export.exported import Exported, Source
+from scheduler.export.python import literal, plan_literals, python_file, quoted
 from scheduler.plans.settings import (
     Outcome,
     Setting,
@@ -22,8 +22,8 @@ from scheduler.plans.settings import (
     option_settings,
     outcome_of,
 )
-from solvers.problem import Chain
-from solvers.replay import replay
+from solvers.chain.problem import Chain
+from solvers.schedule import Items
 
 __all__ = ["MAXTEXT", "TENSORS", "remat_policy", "to_jax"]
 
@@ -64,67 +64,6 @@ TENSORS = (
 )
 """Tensors that MaxText's "custom" policy can save by name."""
 
-_CODE = '''\
-def policy(option):
-    """What stays under an option: one of jax's policies, or values by their checkpoint_name.
-
-    Several names are joined with "+" in the option's name.
-    """
-    own = getattr(jax.checkpoint_policies, option, None)
-    return own or jax.checkpoint_policies.save_only_these_names(*option.split("+"))
-
-
-def apply_plan(blocks):
-    """One function of all layers, ``run(parameters, x)``, that recomputes as the plan says.
-
-    `blocks` are functions ``block(parameters, x) -> x``, one for each of LAYERS (the ends, such as
-    an embedding and a loss, too), and the parameters are a list with a tree for each.
-    """
-    if len(blocks) != len(LAYERS):
-        raise ValueError(f"the plan has {len(LAYERS)} layers, and {len(blocks)} blocks are given")
-    position = {name: i for i, name in enumerate(LAYERS)}
-    spans = [(position[first], position[last]) for first, last in CHECKPOINTS]
-
-    def layer(i):
-        def run(parameters, x):
-            return blocks[i](parameters[0], x)
-
-        option = OPTIONS.get(LAYERS[i])
-        return run if option is None else jax.checkpoint(run, policy=policy(option))
-
-    def part(first, last, inside):
-        steps, at, rest = [], first, inside
-        while rest:
-            (a, b), *after = rest
-            within = list(takewhile(lambda span, b=b: span[1] <= b, after))
-            steps += [(i, i + 1, layer(i)) for i in range(at, a)]
-            steps.append((a, b + 1, jax.checkpoint(part(a, b, within))))
-            at, rest = b + 1, after[len(within) :]
-        steps += [(i, i + 1, layer(i)) for i in range(at, last + 1)]
-
-        def run(parameters, x):
-            for start, end, step in steps:
-                x = step(parameters[start - first : end - first], x)
-            return x
-
-        return run
-
-    return part(0, len(LAYERS) - 1, spans)
-
-
-def flax_block(block, name):
-    """The class to build layer `name` from in flax.linen: nn.remat of `block`, or itself.
-
-    Give its modules names, ``flax_block(Block, name)(name="h_3")``: those that flax chooses differ
-    with nn.remat, and a checkpoint of the parameters would no longer load.
-    """
-    from flax import linen as nn
-
-    if name in OPTIONS:
-        return nn.remat(block, policy=policy(OPTIONS[name]))
-    return nn.remat(block) if name in RECOMPUTED else block
-'''
-
 
 def to_jax(source: Source) -> Exported:
     """`apply_plan` for a list of functions, `flax_block`, and the nearest remat_policy."""
@@ -139,32 +78,17 @@ def to_jax(source: Source) -> Exported:
             "# Not the plan: the nearest that MaxText's configuration says.\n"
             f"MAXTEXT = {{{lines}}}\n"
         )
-    names = "".join(
-        f"    {quoted(source.plan.layers[i])}: {quoted(option)},\n"
-        for i, option in sorted(source.options().items())
+    layers = source.plan.layers
+    options = {layers[i]: quoted(option) for i, option in sorted(source.options().items())}
+    inside = literal(quoted(layers[i]) for i in checkpointed(source.plan.items))
+    data = (
+        f"{plan_literals(source)}"
+        f"# Layers kept in a cheaper way: which.\nOPTIONS = {literal(options)}\n"
+        "# Layers that some checkpoint holds.\n"
+        f"RECOMPUTED = {'set()' if inside == '[]' else f'{{{inside[1:-1]}}}'}\n{extra}"
     )
-    inside = "".join(
-        f"    {quoted(source.plan.layers[i])},\n" for i in checkpointed(source.plan.items)
-    )
-    comment = as_comment(
-        [
-            "The plan below for jax: apply_plan(blocks), flax_block(Block, name).",
-            "Written by checkpoint-scheduler; depends on nothing of it.",
-            "",
-            *source.summary(),
-            "",
-            *notes,
-        ]
-    )
-    text = (
-        f"{comment}\nfrom __future__ import annotations\n\nfrom itertools import takewhile\n\n"
-        f"import jax\n\n{data(source)}"
-        f"# Layers kept in a cheaper way: which.\nOPTIONS = {{\n{names}}}\n"
-        f"# Layers that some checkpoint holds.\nRECOMPUTED = {{\n{inside}}}\n{extra}"
-        f"\n\n{_CODE}"
-    )
-    text = text.replace("{\n}", "{}").replace("RECOMPUTED = {}", "RECOMPUTED = set()")
-    return Exported("jax", text.replace("[\n]", "[]"), notes, outcome)
+    title = "The plan below for jax: apply_plan(blocks), flax_block(Block, name)."
+    return Exported("jax", python_file(title, source, data, ["jax"], notes), notes, outcome)
 
 
 def remat_policy(outcome: Outcome) -> dict[str, str]:
@@ -220,7 +144,7 @@ def _early_stop(source: Source) -> tuple[str, ...]:
         replace(layer, recompute_time=layer.forward_time) for layer in source.chain.layers
     )
     assert source.costs is not None  # there is a chain
-    ticks = replay(Chain(layers, source.chain.input_bytes), source.plan.items).time
+    ticks = Chain(layers, source.chain.input_bytes).replay(Items(source.plan.items)).time
     time = ticks / source.costs.ticks_per_unit
     if time == source.plan.time:
         return ()

@@ -22,14 +22,12 @@ from scheduler.plans.settings import (
     block_settings,
     blocks_of,
     option_settings,
+    outcome_of,
     stages_of,
     uniform_settings,
 )
-from scheduler.plans.text import peak_text
-from solvers.chain.segments import Tables, evaluate, tables
-from solvers.problem import Chain
-from solvers.replay import replay
-from solvers.schedule import Backward
+from solvers.chain.problem import Chain
+from solvers.chain.segments import tables
 
 __all__ = ["MODULES", "to_megatron"]
 
@@ -123,27 +121,22 @@ def _best_staged(
 
     def outcomes_of(settings: tuple[Setting, ...]) -> list[Outcome]:
         return [
-            _in_flight(chain, setting, source.stages - 1 - stage)
+            outcome_of(chain, setting, source.stages - 1 - stage)
             for stage, (chain, setting) in enumerate(zip(chains, settings, strict=True))
         ]
 
     ranked: list[tuple[int, int, int]] = []
     for n, settings in enumerate(every):
-        each = [_alone(*one) for one in zip(chains, counts, settings, strict=True)]
+        each = [
+            setting.measured(chain, count)
+            for chain, count, setting in zip(chains, counts, settings, strict=True)
+        ]
         ranked.append((max(t for _, t in each), max(peak for peak, _ in each), n))
     for _, peak, n in sorted(ranked):
         # More micro-batches only add to the peak of one, which takes less long to find.
         if peak <= source.room and _highest(outcomes := outcomes_of(every[n])) <= source.room:
             return every[n][0], outcomes
     raise _too_much(source, min(map(outcomes_of, every), key=_highest))
-
-
-def _alone(chain: Chain, count: Tables, setting: Setting) -> tuple[int, int]:
-    """Peak and time of one micro-batch of a stage."""
-    if setting.option is None:
-        return evaluate(chain, count, setting.segments)
-    done = replay(chain, setting.items(chain))
-    return done.peak_bytes, done.time
 
 
 def _highest(outcomes: list[Outcome]) -> int:
@@ -159,18 +152,6 @@ def _too_much(source: Source, outcomes: list[Outcome]) -> InfeasibleBudget:
 
 def _part(chain: Chain, first: int, end: int) -> Chain:
     return Chain(chain.layers[first:end], chain.input_of(first))
-
-
-def _in_flight(chain: Chain, setting: Setting, others: int) -> Outcome:
-    """A stage's outcome with `others` micro-batches that are between forward and backward."""
-    items = setting.items(chain)
-    done = replay(chain, items, keep_steps=True)
-    forward_ends = next(i for i, s in enumerate(done.steps) if isinstance(s.action, Backward))
-    # The gradient of the last output, which the replay counts from the start, is not there yet.
-    held = done.steps[forward_ends - 1].after_bytes - chain.layers[-1].output_bytes
-    peak = done.peak_bytes + others * held
-    names = [layer.name for layer in chain.layers]
-    return Outcome(setting, items, peak, done.time, peak_text(done.peak_action, names))
 
 
 def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:

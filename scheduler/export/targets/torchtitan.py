@@ -6,23 +6,10 @@ from dataclasses import replace
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.export.exported import Exported, Source
-from scheduler.export.targets.torch import python_file
+from scheduler.export.targets.torch import torch_file
 from scheduler.export.targets.transformers import nearest_frequency
 
 __all__ = ["to_torchtitan"]
-
-_TAIL = '''\
-class PlanPolicy:
-    """Call ``PlanPolicy().apply(model)`` in parallelize_fn, where apply_ac is called.
-
-    It goes before compiling the blocks and before fully_shard; set activation_checkpoint.mode to
-    "none".
-    """
-
-    def apply(self, model):
-        """Apply the plan to the model's ``layers``."""
-        return apply_plan(model)
-'''
 
 
 def to_torchtitan(source: Source) -> Exported:
@@ -48,7 +35,7 @@ def to_torchtitan(source: Source) -> Exported:
             f'NEAREST = {{"mode": "selective", "selective_ac_option": "{option}"}}\n'
         )
     title = "The plan below for torchtitan: PlanPolicy().apply(model) in place of apply_ac."
-    text = python_file("torchtitan", title, _renamed(source), notes=notes, extra=extra, tail=_TAIL)
+    text = torch_file("torchtitan", title, _renamed(source), notes=notes, extra=extra)
     return Exported("torchtitan", text, notes, outcome)
 
 

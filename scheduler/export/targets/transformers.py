@@ -5,29 +5,11 @@ from __future__ import annotations
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import format_bytes
 from scheduler.export.exported import Exported, Source
-from scheduler.export.standalone.runtime import quoted
-from scheduler.export.targets.torch import python_file
+from scheduler.export.python import literal
+from scheduler.export.targets.torch import torch_file
 from scheduler.plans.settings import Outcome, best, blocks_of, checkpointed, every_settings
 
 __all__ = ["to_transformers"]
-
-_TAIL = '''\
-class ApplyPlan(TrainerCallback):
-    """Give it to the Trainer: ``Trainer(..., callbacks=[ApplyPlan()])``.
-
-    Leave activation_checkpointing (its older name: gradient_checkpointing) of TrainingArguments
-    off.
-    """
-
-    def __init__(self):
-        self.applied = None
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.applied = apply_plan(model)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.applied.remove()
-'''
 
 
 def to_transformers(source: Source) -> Exported:
@@ -37,8 +19,8 @@ def to_transformers(source: Source) -> Exported:
     )
     inside = set(checkpointed(source.plan.items))
     layers = enumerate(source.plan.layers)
-    flags = "".join(f"    {quoted(name)}: {i in inside},\n" for i, name in layers)
-    extra = f"# Is the layer inside a checkpoint?\nIS_CHECKPOINTED = {{\n{flags}}}\n"
+    flags = literal({name: str(i in inside) for i, name in layers})
+    extra = f"# Is the layer inside a checkpoint?\nIS_CHECKPOINTED = {flags}\n"
     if outcome is not None:
         kwargs = f'{{"every_n_layers": {outcome.setting.number}}}'
         extra += (
@@ -49,15 +31,7 @@ def to_transformers(source: Source) -> Exported:
             "}\n"
         )
     title = "The plan below for transformers: ApplyPlan is a callback for its Trainer."
-    text = python_file(
-        "transformers",
-        title,
-        source,
-        notes=notes,
-        imports=("from transformers import TrainerCallback",),
-        extra=extra,
-        tail=_TAIL,
-    )
+    text = torch_file("transformers", title, source, notes=notes, extra=extra)
     return Exported("transformers", text, notes, outcome)
 
 

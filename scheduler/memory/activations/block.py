@@ -8,28 +8,28 @@ docstring of `block_activations`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from scheduler.memory.activations.attention import attention as run_attention
 from scheduler.memory.activations.mlp import mixture, mlp
 from scheduler.memory.activations.operations import dropout, norm
-from scheduler.memory.activations.setting import Lora, setting
+from scheduler.memory.activations.setting import setting
 from scheduler.memory.activations.tape import Activations, Tape, Tensor
+from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape
 
-__all__ = ["Activations", "Lora", "block_activations"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Activations", "block_activations"]
 
 
 def block_activations(
     shape: Shape,
     batch: int,
     sequence: int,
-    *,
-    precision: str = "bf16",
-    attention: str = "sdpa",
-    train: str = "full",
-    lora: Lora | None = None,
-    padding_mask: bool = False,
-    device: str = "cuda",
-    experts: str = "grouped",
+    recipe: Recipe | None = None,
+    **fields: Unpack[RecipeFields],
 ) -> Activations:
     """Bytes that one block keeps from its forward to its backward.
 
@@ -39,23 +39,10 @@ def block_activations(
         The model's; its dropout is taken from there, as in training.
     batch, sequence
         B and S: sequences in a (micro-)batch, tokens in each.
-    precision
-        "bf16", "fp16", "fp32": weights and activations alike. "autocast": fp32 weights and
-        residual stream, linear layers and attention in 2 bytes.
-    attention
-        "sdpa" (fused) or "eager" (probabilities are stored).
-    train
-        "full"; "frozen": no weight is trained, gradients pass through to the input; "lora":
-        frozen, with the adapters of `lora`. A block whose input needs no gradient (the first one
-        over a frozen embedding) keeps less: this counts it like the others.
-    lora
-        The adapters, with train="lora".
-    padding_mask
-        Is a padding mask passed to the attention? (Causal attention alone needs none.)
-    device
-        "cuda" or "cpu": they differ in dropout masks and in layer norm's statistics.
-    experts
-        How a mixture of experts is computed: "grouped", "batched" or "eager".
+    recipe, fields
+        A `Recipe`, or its fields; "fp16" is a precision too, that of "fp16-mixed". A block whose
+        input needs no gradient (the first one over a frozen embedding) keeps less: this counts it
+        like the others.
 
     Returns
     -------
@@ -93,18 +80,7 @@ def block_activations(
 
     Residual sums keep nothing, so a block's output is never saved by the block that makes it.
     """
-    at = setting(
-        shape,
-        batch,
-        sequence,
-        precision=precision,
-        attention=attention,
-        train=train,
-        lora=lora,
-        padding_mask=padding_mask,
-        device=device,
-        experts=experts,
-    )
+    at = setting(shape, batch, sequence, recipe_of(recipe, fields, computing=True))
     tape = Tape()
     given = Tensor("input", at.tokens * shape.width, at.stream)
     after = norm(tape, at, given, "attention norm")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scheduler.memory.activations.operations import dropout, linear, norm
-from scheduler.memory.activations.setting import PRECISIONS, TRAINED, Setting, setting
+from scheduler.memory.activations.setting import setting
 from scheduler.memory.activations.tape import Activations, Tape, Tensor
 from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.recipe import LOSSES, Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape
 
-__all__ = ["LOSSES", "HeadActivations", "embedding_activations", "head_activations", "loss_bytes"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-LOSSES = ("hf", "hf-outputs-kept", "bf16", "chunked")
+__all__ = ["HeadActivations", "embedding_activations", "head_activations", "loss_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ def loss_bytes(loss: str, size: int, chunks: int = 8) -> tuple[float, float]:
     chunks
         Of "chunked".
     """
-    check_choice("loss", loss, LOSSES, InvalidRecipe)
+    check_choice(Argument("loss"), loss, LOSSES, InvalidRecipe)
     if loss == "chunked":
-        return 0.0, 12 / check_count("chunks", chunks, InvalidRecipe)
+        return 0.0, 12 / check_count(Argument("chunks"), chunks, InvalidRecipe)
     if loss == "bf16":
         return size, 3 * size
     held = size if loss == "hf-outputs-kept" else 0
@@ -66,12 +69,10 @@ def head_activations(
     shape: Shape,
     batch: int,
     sequence: int,
+    recipe: Recipe | None = None,
     *,
-    precision: str = "bf16",
-    loss: str = "hf",
     chunks: int = 8,
-    train: str = "full",
-    device: str = "cuda",
+    **fields: Unpack[RecipeFields],
 ) -> HeadActivations:
     """Bytes that the last norm, the head and the loss keep.
 
@@ -84,14 +85,14 @@ def head_activations(
 
     Parameters
     ----------
-    shape, batch, sequence, precision, device
-        As in `block_activations`.
-    loss, chunks
+    shape, batch, sequence, recipe, fields
+        As in `block_activations`. Adapters are the same here as frozen weights: they sit in blocks.
+    chunks
         See `loss_bytes`.
-    train
-        "full"; "frozen" or "lora" (the same here: adapters sit in blocks).
     """
-    at = _setting(shape, batch, sequence, precision, train, device)
+    recipe = recipe_of(recipe, fields, computing=True)
+    loss = recipe.loss
+    at = setting(shape, batch, sequence, recipe, inside=False)
     tape = Tape()
     given = Tensor("input", at.tokens * shape.width, at.stream)
     normed = norm(tape, at, given, "last norm")
@@ -120,10 +121,8 @@ def embedding_activations(
     shape: Shape,
     batch: int,
     sequence: int,
-    *,
-    precision: str = "bf16",
-    train: str = "full",
-    device: str = "cuda",
+    recipe: Recipe | None = None,
+    **fields: Unpack[RecipeFields],
 ) -> Activations:
     """Bytes that are kept before the first block; the layer's input are the token ids.
 
@@ -132,7 +131,7 @@ def embedding_activations(
     output; with rotary the tables cos and sin, s·S·a each (a features of a head that turn), which
     every block uses and all sequences share.
     """
-    at = _setting(shape, batch, sequence, precision, train, device)
+    at = setting(shape, batch, sequence, recipe_of(recipe, fields, computing=True), inside=False)
     tape = Tape()
     ids = Tensor("token ids", at.tokens, 8)
     if at.trained:
@@ -145,22 +144,3 @@ def embedding_activations(
         table = Tensor("cosines", at.sequence * shape.turned_width, at.stream)
         tape.keep(table, table.named("sines"))
     return tape.finish(ids, made)
-
-
-def _setting(
-    shape: Shape, batch: int, sequence: int, precision: str, train: str, device: str
-) -> Setting:
-    """Check the arguments; what only matters inside a block is set to what has a formula."""
-    check_choice("precision", precision, PRECISIONS, InvalidRecipe)
-    check_choice("train", train, TRAINED, InvalidRecipe)
-    autocast = precision == "autocast"
-    at = setting(
-        shape,
-        batch,
-        sequence,
-        precision="fp32" if autocast else precision,
-        attention="eager",
-        train="full" if train == "full" else "frozen",
-        device=device,
-    )
-    return replace(at, compute=2, autocast=True) if autocast else at

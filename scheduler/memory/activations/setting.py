@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from scheduler.common.errors import UnsupportedModel
-from scheduler.common.text import shown
-from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.checks import check_choice, check_count
+from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
+from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.state.sizes import DTYPES
 
-__all__ = [
-    "ATTENTIONS",
-    "EXPERTS",
-    "PRECISIONS",
-    "TRAINED",
-    "Lora",
-    "Setting",
-    "linears",
-    "lora_targets",
-    "setting",
-]
+__all__ = ["Setting", "linears", "lora_targets", "setting"]
 
-PRECISIONS = ("bf16", "fp16", "fp32", "autocast")
-ATTENTIONS = ("sdpa", "eager")
-TRAINED = ("full", "frozen", "lora")
-EXPERTS = ("grouped", "batched", "eager")
-DEVICES = ("cuda", "cpu")
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
 _FUSED_GATE = ("phi3",)
-_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """Low-rank adapters beside frozen linear layers: y = W x + B A dropout(x) · scale.
-
-    Attributes
-    ----------
-    rank
-        Features between A and B.
-    targets
-        Which linear layers have one: q, k, v (qkv where they are one layer), o, gate, up (gate_up
-        where they are one), down, or "all" of those that the block has, as `linears` names them.
-        ``q_proj`` is read as q. Experts get none.
-    dtype
-        Of the adapters: "bf16", "fp16" or "fp32".
-    dropout
-        Probability of dropout before A (0: none).
-    """
-
-    rank: int
-    targets: tuple[str, ...] | str = "all"
-    dtype: str = "bf16"
-    dropout: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """Bytes of one element of an adapter's weights and of what it computes."""
-        return _SIZES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +29,8 @@ class Setting:
         Bytes of one element of the residual stream.
     compute
         Bytes of one element that a linear layer makes.
+    trained
+        The model's own weights get gradients.
     targets
         Linear layers with an adapter; empty without LoRA.
     """
@@ -84,7 +42,7 @@ class Setting:
     compute: int
     autocast: bool
     eager: bool
-    train: str
+    trained: bool
     lora: Lora | None
     targets: frozenset[str]
     padding_mask: bool
@@ -102,11 +60,6 @@ class Setting:
         return self.padding_mask or 0 < self.shape.window <= self.sequence
 
     @property
-    def trained(self) -> bool:
-        """Whether the model's own weights get gradients."""
-        return self.train == "full"
-
-    @property
     def probabilities(self) -> int:
         """Elements of a block's attention probabilities, A = B·H·S²."""
         return self.batch * self.shape.heads * self.sequence**2
@@ -121,68 +74,62 @@ class Setting:
 
 
 def setting(
-    shape: Shape,
-    batch: object,
-    sequence: object,
-    *,
-    precision: str = "bf16",
-    attention: str = "sdpa",
-    train: str = "full",
-    lora: Lora | None = None,
-    padding_mask: bool = False,
-    device: str = "cuda",
-    experts: str = "grouped",
+    shape: Shape, batch: object, sequence: object, recipe: Recipe, *, inside: bool = True
 ) -> Setting:
-    """Check the arguments of `block_activations` and name what follows from them.
+    """What follows for the activations of a shape.
+
+    Parameters
+    ----------
+    shape, batch, sequence, recipe
+        As in `block_activations`.
+    inside
+        Of a block. False: of the ends of the model, which have no attention, no experts and no
+        adapters, so that all recipes have a formula.
 
     Raises
     ------
     InvalidRecipe
-        A size is not a positive whole number, or a name is unknown.
+        A size is not a positive whole number, or the block has no such linear layer.
     UnsupportedModel
         Nobody has derived a formula for this combination.
     """
-    for what, name, choices in (
-        ("precision", precision, PRECISIONS),
-        ("attention", attention, ATTENTIONS),
-        ("train", train, TRAINED),
-        ("device", device, DEVICES),
-        ("experts", experts, EXPERTS),
-    ):
-        check_choice(what, name, choices, InvalidRecipe)
-    if lora is not None and not isinstance(lora, Lora):
-        raise InvalidRecipe(f"lora must be Lora(rank=..., targets=...), got {shown(lora)}")
-    if (train == "lora") != (lora is not None):
-        raise InvalidRecipe("train='lora' and lora=Lora(...) go together; give both or neither")
-    autocast = precision == "autocast"
-    size = 2 if autocast else _SIZES[precision]
-    if autocast and (lora is not None or attention == "eager" or shape.experts):
-        raise UnsupportedModel(
-            "there is no formula for autocast with LoRA, eager attention or experts; "
-            "say precision='bf16', or profile the model with scheduler.pytorch"
-        )
-    if shape.family == "gemma2" and attention == "sdpa":
-        raise UnsupportedModel(
-            "Gemma 2 caps its attention scores, which sdpa does not do, and for fused attentions "
-            "that do (flash, flex) there is no formula; say attention='eager'"
-        )
-    if autocast and device == "cpu" and shape.attention_dropout:
-        raise UnsupportedModel("there is no formula for attention dropout on the CPU in autocast")
+    if inside:
+        _check_formula(shape, recipe)
+    autocast, lora = recipe.compute == "autocast", recipe.lora
+    size = 2 if autocast else DTYPES[recipe.compute]
     return Setting(
         shape=shape,
-        batch=check_count("batch", batch, InvalidRecipe),
-        sequence=check_count("sequence", sequence, InvalidRecipe),
+        batch=check_count(Argument("batch"), batch, InvalidRecipe),
+        sequence=check_count(Argument("sequence"), sequence, InvalidRecipe),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
-        eager=attention == "eager",
-        train=train,
+        eager=recipe.attention == "eager",
+        trained=recipe.train == "full",
         lora=lora,
-        targets=frozenset() if lora is None else lora_targets(shape, lora),
-        padding_mask=check_flag("padding_mask", padding_mask, InvalidRecipe),
-        cuda=device == "cuda",
-        experts=experts,
+        targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
+        padding_mask=recipe.padding_mask,
+        cuda=recipe.device == "cuda",
+        experts=recipe.experts,
     )
+
+
+def _check_formula(shape: Shape, recipe: Recipe) -> None:
+    autocast, eager = recipe.compute == "autocast", recipe.attention == "eager"
+    if autocast and (recipe.lora is not None or eager or shape.experts):
+        raise NoFormula(
+            "there is no formula for autocast with LoRA, eager attention or experts; say ",
+            Argument("precision", "bf16"),
+            ", or profile the model with scheduler.pytorch",
+        )
+    if shape.family == "gemma2" and not eager:
+        raise NoFormula(
+            "Gemma 2 caps its attention scores, which sdpa does not do, and for fused attentions "
+            "that do (flash, flex) there is no formula; say ",
+            Argument("attention", "eager"),
+        )
+    if autocast and recipe.device == "cpu" and shape.attention_dropout:
+        raise NoFormula("there is no formula for attention dropout on the CPU in autocast")
 
 
 def linears(shape: Shape) -> dict[str, tuple[int, int]]:
@@ -207,15 +154,7 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
     """Linear layers of a block that get an adapter, as `linears` names them; checked."""
-    check_count("the rank of lora", lora.rank, InvalidRecipe)
-    check_choice("the dtype of lora", lora.dtype, _SIZES, InvalidRecipe)
-    check_probability("the dropout of lora", lora.dropout, InvalidRecipe)
-    known = tuple(linears(shape))
-    if not isinstance(lora.targets, Collection):
-        raise InvalidRecipe(
-            f"the targets of lora must be names, as in Lora(rank=16, targets=('q', 'v')), got "
-            f"{shown(lora.targets)}"
-        )
+    known, error = tuple(linears(shape)), partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     found: set[str] = set()
     for name in named:
@@ -224,7 +163,7 @@ def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"
-        found.add(check_choice(what, short, (*known, "all"), InvalidRecipe))
+        found.add(check_choice(what, short, (*known, "all"), error))
     if not found:
-        raise InvalidRecipe(f"lora needs a target; choose from {', '.join(known)}, all")
+        raise error(f"lora needs a target; choose from {', '.join(known)}, all")
     return frozenset(found)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from scheduler.api import solve
 from scheduler.common.text import did_you_mean
 from scheduler.common.units import parse_bytes
-from scheduler.memory.activations.setting import Lora
 from scheduler.memory.checks import check_flag
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.fitting.facts import Limits, counted_gradients
 from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, moments, smallest_peak
+from scheduler.memory.fitting.result import Fit
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
 from scheduler.memory.fitting.training import Efficiency, Training
-from scheduler.memory.fitting.verdict import Fit, Limits, counted_gradients
 from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Fit", "Limits", "default_margin", "default_sequence", "fit"]
 
@@ -47,27 +51,16 @@ def default_sequence(shape: Shape) -> int:
 def fit(
     shape: Shape | Mapping[str, object] | str | os.PathLike[str],
     *,
+    recipe: Recipe | None = None,
     gpu: str | Gpu = "h100",
+    efficiency: Efficiency = None,
     batch: int = 1,
     sequence: int | None = None,
-    precision: str = "bf16-mixed",
-    optimizer: str = "adamw",
-    zero: int | str = 0,
-    gpus: int = 1,
-    train: str = "full",
-    lora: Lora | None = None,
-    base: str | None = None,
-    attention: str = "sdpa",
-    loss: str = "hf",
-    update: str = "fused",
-    gradient_dtype: str | None = None,
-    gradient_accumulation: bool = False,
     margin: object = None,
     budget: object = None,
-    efficiency: Efficiency = None,
     search: bool = True,
     options: bool = False,
-    **unknown: NoReturn,
+    **fields: Unpack[RecipeFields],
 ) -> Fit:
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
 
@@ -89,20 +82,10 @@ def fit(
         The GPU: its memory and the times of a plan. See `costs_from_shape`.
     batch, sequence
         Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
-    precision, optimizer
-        See `training_state`. "bf16-mixed" (bf16 weights, fp32 master) and "bf16" (no master) both
-        compute in what `costs_from_shape` calls "bf16", "fp16-mixed" in its "fp16".
-    zero, gpus
-        ZeRO's stage over so many data-parallel GPUs. What is gathered and reduced layer by layer
-        is working memory: see `Training.costs`.
-    train, lora, attention, loss
-        See `costs_from_shape`; lora=Lora(...) with train="lora".
-    base, update
-        See `Training`.
-    gradient_dtype, gradient_accumulation
-        As in `training_state`: what gradients are kept in, and whether those of earlier
-        micro-batches are there from the start of the step, in fp32 unless the first says otherwise.
-        Then all of them are in each of the three moments.
+    recipe, fields
+        A `Recipe`, or its fields, with `gpus` that are data-parallel ones. What ZeRO gathers and
+        reduces layer by layer is working memory, and accumulated gradients are in each of the three
+        moments: see `Training.costs`.
     margin
         Bytes, or text such as "4GiB"; default: see `default_margin`.
     budget
@@ -123,34 +106,20 @@ def fit(
     InvalidShape, InvalidRecipe, InvalidBudget, UnsupportedModel
         An argument has no meaning, or nobody has derived a formula for it.
     """
-    _refuse(unknown)
-    search = check_flag("search", search, InvalidRecipe)
-    training = Training(
-        shape=load_shape(shape),
-        gpu=load_gpu(gpu),
-        precision=precision,
-        optimizer=optimizer,
-        zero=zero,
-        gpus=gpus,
-        train=train,
-        lora=lora,
-        attention=attention,
-        loss=loss,
-        base=base,
-        update=update,
-        gradient_dtype=gradient_dtype,
-        gradient_accumulation=gradient_accumulation,
-        efficiency=efficiency,
-    )
+    _refuse(fields)
+    search = check_flag(Argument("search"), search, InvalidRecipe)
+    recipe = recipe_of(recipe, fields)
+    training = Training(load_shape(shape), load_gpu(gpu), recipe, efficiency)
     if sequence is None:
         sequence = default_sequence(training.shape)
     size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
     aside = (
-        default_margin(size, training.gpus)
+        default_margin(size, training.sharding.gpus)
         if margin is None
         else parse_bytes(margin, what="the margin", allow_zero=True)
     )
-    costs = training.costs(batch, sequence, options=check_flag("options", options, InvalidRecipe))
+    options = check_flag(Argument("options"), options, InvalidRecipe)
+    costs = training.costs(batch, sequence, options=options)
     gradients = counted_gradients(costs, training.state)
     reserved = training.state.total_bytes - gradients + aside
     found = moments(costs, training.temporaries_bytes())
@@ -177,17 +146,18 @@ def fit(
     )
 
 
-def _refuse(unknown: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object]) -> None:
     """Say of a keyword that `fit` does not have what there is in its place."""
-    for name in unknown:
+    known = RecipeFields.__annotations__
+    for name in given:
         if name.endswith("_parallel"):
+            raise no_degree("fit", name)
+        if name not in known:
+            names = {*inspect.signature(fit).parameters, *known} - {"fields"}
+            near = did_you_mean(name, sorted(names))
             raise InvalidRecipe(
-                f"fit takes no {name}: it counts a step on data-parallel GPUs (zero=, gpus=); "
-                f"training_state({name}=...) divides the persistent state"
+                f"fit takes no {name!r}{near or '; help(fit) lists what it takes'}", argument=name
             )
-        names = inspect.signature(fit).parameters
-        near = did_you_mean(name, [known for known in names if known != "unknown"])
-        raise InvalidRecipe(f"fit takes no {name!r}{near or '; help(fit) lists what it takes'}")
 
 
 def _limits(training: Training, batch: int, sequence: int, available: int) -> Limits:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, OptionCost
 from scheduler.plans.text import peak_text
-from solvers.chain import methods as registry
-from solvers.replay import Step, replay
-from solvers.schedule import Backward, keep_all
+from solvers.chain.methods import METHODS
+from solvers.replay import Moment as Action
+from solvers.schedule import Backward
 from solvers.solution import Infeasible
 
 __all__ = [
@@ -59,17 +58,15 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
     temporaries
         Bytes that the optimizer's step needs on top.
     """
-    chain = costs.to_chain()
-    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
-    turn = next(i for i, step in enumerate(steps) if isinstance(step.action, Backward)) + 1
-    names = [layer.name for layer in chain.layers]
+    chain, (steps, first) = costs.to_chain(), _keep_all_steps(costs)
+    turn = first + 1
 
-    def highest(name: str, some: tuple[Step, ...]) -> Moment:
+    def highest(name: str, some: tuple[Action, ...]) -> Moment:
         # A model of one layer has no backward but the loss's.
         if not some:
             return Moment(name, 0, "no other layer")
-        worst = max(some, key=lambda step: step.during_bytes)
-        return Moment(name, worst.during_bytes, peak_text(worst.action, names))
+        worst = max(some, key=lambda each: each.during_bytes)
+        return Moment(name, worst.during_bytes, peak_text(worst.action, chain.names))
 
     gradients = sum(layer.gradient_bytes for layer in chain.layers)
     return (
@@ -81,30 +78,32 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
 
 def kept_bytes(costs: CostGraph) -> int:
     """Live between forward and backward when everything is kept."""
+    steps, first = _keep_all_steps(costs)
+    return steps[first - 1].after_bytes
+
+
+def _keep_all_steps(costs: CostGraph) -> tuple[tuple[Action, ...], int]:
+    """The steps of a replay that keeps everything, and the place of the first backward."""
     chain = costs.to_chain()
-    steps = replay(chain, keep_all(len(chain)), keep_steps=True).steps
-    return next(
-        before.after_bytes
-        for before, after in pairwise(steps)
-        if isinstance(after.action, Backward)
-    )
+    steps = chain.replay(chain.keep_all()).moments
+    return steps, next(i for i, step in enumerate(steps) if isinstance(step.action, Backward))
 
 
 def keep_all_peak(costs: CostGraph) -> int:
     """Peak of the step that keeps everything."""
     chain = costs.to_chain()
-    return replay(chain, keep_all(len(chain))).peak_bytes
+    return chain.replay(chain.keep_all()).peak_bytes
 
 
 def smallest_peak(costs: CostGraph) -> tuple[int, str]:
     """The smallest peak of any plan, and what sets it; exact, by the solver that `solve` uses."""
     chain = costs.to_chain()
     try:
-        items = registry.optimal(chain, 0).items
+        schedule = METHODS["optimal"].solve(chain, 0).schedule
     except Infeasible as error:
-        items = error.items
-    done = replay(chain, items)
-    return done.peak_bytes, peak_text(done.peak_action, [layer.name for layer in chain.layers])
+        schedule = error.schedule
+    done = chain.replay(schedule)
+    return done.peak_bytes, peak_text(done.peak_action, chain.names)
 
 
 def with_gradient(layer: LayerCost, stays: int, passes: int) -> LayerCost:

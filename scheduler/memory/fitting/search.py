@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 
 from scheduler.common.errors import SchedulerError
@@ -84,18 +85,7 @@ def largest(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
     guess
         Where it starts.
     """
-    good, step = 0, max(1, min(guess, most))
-    bad = most + 1
-    while good < most:
-        trial = min(step, most)
-        if not fits(trial):
-            bad = trial
-            break
-        good, step = trial, 2 * trial
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if fits(middle):
-            good = middle
-        else:
-            bad = middle
-    return good
+    good, trial = 0, max(1, min(guess, most))
+    while trial < most and fits(trial):
+        good, trial = trial, min(2 * trial, most)
+    return bisect_left(range(1, trial + 1), True, lo=good, key=lambda n: not fits(n))

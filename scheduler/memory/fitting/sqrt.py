@@ -5,14 +5,16 @@ The rule's own formulas are in `solvers.chain.uniform`; here are those that need
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from scheduler.common.text import format_bytes
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.activations.block import block_activations
-from scheduler.memory.activations.setting import Lora
+from scheduler.memory.recipe import Recipe, RecipeFields
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.state.recipes import compute_precision
 from scheduler.plans.text import peak_text
-from scheduler.report.table import aligned, format_percent
+from scheduler.report.tables import aligned, format_percent
+from solvers.chain.problem import Chain
 from solvers.chain.uniform import (
     best_integer_k,
     integer_peak,
@@ -23,9 +25,11 @@ from solvers.chain.uniform import (
     sqrt_saving,
     uniform_plan,
 )
-from solvers.problem import Chain
-from solvers.replay import Replay, replay
-from solvers.schedule import keep_all
+from solvers.replay import Replay
+from solvers.schedule import Items, keep_all
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["best_ratio_k", "boundary_and_interior", "explain", "integer_saving"]
 
@@ -55,11 +59,8 @@ def boundary_and_interior(
     shape: Shape,
     batch: int,
     sequence: int,
-    *,
-    precision: str = "bf16",
-    attention: str = "sdpa",
-    train: str = "full",
-    lora: Lora | None = None,
+    recipe: Recipe | None = None,
+    **fields: Unpack[RecipeFields],
 ) -> tuple[int, int]:
     """What a checkpoint costs and what it saves, c and a, of one of a shape's blocks, in bytes.
 
@@ -69,20 +70,10 @@ def boundary_and_interior(
 
     Parameters
     ----------
-    shape, batch, sequence, attention, train, lora
+    shape, batch, sequence, recipe, fields
         As for `block_activations`.
-    precision
-        What is computed in, or the name of a recipe: "bf16-mixed" computes in bf16.
     """
-    block = block_activations(
-        shape,
-        batch,
-        sequence,
-        precision=compute_precision(precision),
-        attention=attention,
-        train=train,
-        lora=lora,
-    )
+    block = block_activations(shape, batch, sequence, recipe, **fields)
     inside = block.saved_bytes + (block.input_bytes if block.input_saved else 0)
     return block.input_bytes, inside
 
@@ -91,33 +82,23 @@ def explain(
     shape: Shape,
     batch: int,
     sequence: int,
+    recipe: Recipe | None = None,
     *,
-    precision: str = "bf16",
-    attention: str = "sdpa",
-    train: str = "full",
-    lora: Lora | None = None,
     costs: CostGraph | None = None,
+    **fields: Unpack[RecipeFields],
 ) -> str:
     """The √L theorem's figures for a shape, and how far its blocks are from what it assumes.
 
     Parameters
     ----------
-    shape, batch, sequence, precision, attention, train, lora
+    shape, batch, sequence, recipe, fields
         As for `boundary_and_interior`.
     costs
         Of the same model, on which uniform plans are replayed: embedding, head with loss,
         gradients and working memory included.
     """
     n = shape.layers
-    c, a = boundary_and_interior(
-        shape,
-        batch,
-        sequence,
-        precision=precision,
-        attention=attention,
-        train=train,
-        lora=lora,
-    )
+    c, a = boundary_and_interior(shape, batch, sequence, recipe, **fields)
     best = best_ratio_k(n, c, a)
     wanted = ratio_rule(n, c, a)
     rule_k = max(1, round(sqrt_rule(n)))
@@ -167,8 +148,8 @@ def _figures(n: int) -> list[str]:
 def _replayed(chain: Chain, ks: list[int], best: int) -> list[str]:
     """Peaks of uniform plans on the model's own costs."""
     names = [layer.name for layer in chain.layers]
-    everything = replay(chain, keep_all(len(chain)))
-    uniform = {k: replay(chain, uniform_plan(chain, k)) for k in ks}
+    everything = chain.replay(Items(keep_all(len(chain))))
+    uniform = {k: chain.replay(Items(uniform_plan(chain, k))) for k in ks}
     plans = [("everything kept", everything)]
     plans += [(f"segments of {k}", done) for k, done in uniform.items()]
     rows = [

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
 
-from scheduler.common.text import format_both, format_bytes, format_time
-from scheduler.memory.activations.setting import Lora, linears, lora_targets
+from scheduler.common.text import format_both, format_bytes, format_time, more_than_budget
+from scheduler.memory.activations.setting import linears, lora_targets
+from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
-from scheduler.report.table import aligned, format_percent
-from solvers.schedule import options_of
+from scheduler.report.tables import aligned, format_percent
+from solvers.schedule import Items
 
-if TYPE_CHECKING:
-    from scheduler.memory.fitting.verdict import Fit
-
-__all__ = ["fit_lines"]
+__all__ = ["conclusion", "fit_lines", "smallest_text"]
 
 _WIDTH = 100
 _LABEL = 10
 _MOMENTS = {"loss": "up to loss"}  # a forward may be the highest of them
 
 
-def fit_lines(fit: Fit) -> list[str]:
+def fit_lines(fit: FitFacts) -> list[str]:
     """At most 24 lines of at most 100 columns."""
     return [
         *_row("model", _model(fit)),
@@ -44,13 +42,30 @@ def fit_lines(fit: Fit) -> list[str]:
     ]
 
 
+def conclusion(fit: FitFacts) -> str:
+    """Fits or not, in a sentence without its full stop."""
+    if fit.fits:
+        return "fits with nothing checkpointed"
+    if fit.plan is not None:
+        return f"fits with checkpointing, {100 * fit.plan.overhead:.2f}% slower"
+    return (
+        f"does not fit: the smallest feasible budget is {smallest_text(fit)}, set by {fit.set_by}"
+    )
+
+
+def smallest_text(fit: FitFacts) -> str:
+    """The smallest feasible budget, apart from the budget where both read the same."""
+    smallest = fit.smallest_budget_bytes
+    return f"{format_bytes(smallest)}{more_than_budget(smallest, fit.budget_bytes)}"
+
+
 def _row(label: str, text: str) -> list[str]:
     lines = textwrap.wrap(text, _WIDTH - _LABEL - 2, break_on_hyphens=False)
     head = [f"{label:>{_LABEL}}  {lines[0]}"]
     return head + [" " * (_LABEL + 2) + line for line in lines[1:]]
 
 
-def _model(fit: Fit) -> str:
+def _model(fit: FitFacts) -> str:
     name, count = fit.shape.name, fit.shape.parameters
     million = f"{count / 10**6:,.1f} million parameters"
     most = fit.trained_positions
@@ -58,17 +73,17 @@ def _model(fit: Fit) -> str:
     return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
 
 
-def _recipe(fit: Fit) -> str:
-    training = fit.training
-    trained = "full training" if training.train == "full" else "no weight trained"
+def _recipe(fit: FitFacts) -> str:
+    recipe = fit.training.recipe
+    trained = "full training" if recipe.train == "full" else "no weight trained"
     parts = [fit.state.recipe, trained]
-    if training.lora is not None:
-        parts[-1] = _adapters(fit.shape, training.lora)
-    if training.base is not None:
-        parts.append(f"base in {training.base}")
-    if training.gradient_accumulation:
+    if recipe.lora is not None:
+        parts[-1] = _adapters(fit.shape, recipe.lora)
+    if recipe.base is not None:
+        parts.append(f"base in {recipe.base}")
+    if recipe.gradient_accumulation:
         parts.append("gradients accumulate")
-    parts += [f"{training.attention} attention", f"loss {training.loss}"]
+    parts += [f"{recipe.attention} attention", f"loss {recipe.loss}"]
     return ", ".join(parts)
 
 
@@ -81,12 +96,12 @@ def _adapters(shape: Shape, lora: Lora) -> str:
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
 
 
-def _state(fit: Fit) -> str:
+def _state(fit: FitFacts) -> str:
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in fit.state.rows() if size)
     return f"{format_bytes(fit.state.total_bytes)}: {parts}"
 
 
-def _left(fit: Fit) -> str:
+def _left(fit: FitFacts) -> str:
     if fit.available_bytes <= 0:
         return (
             f"nothing: before any activation or gradient, {format_bytes(-fit.available_bytes)} "
@@ -98,7 +113,7 @@ def _left(fit: Fit) -> str:
     return f"{what} and gradients (the state's {format_bytes(fit.gradients_bytes)} count here)"
 
 
-def _moments(fit: Fit) -> list[str]:
+def _moments(fit: FitFacts) -> list[str]:
     kept = format_bytes(fit.kept_bytes)
     lines = _row(
         "step", f"the forward keeps {kept} with nothing checkpointed; its highest moments:"
@@ -121,17 +136,17 @@ def _moments(fit: Fit) -> list[str]:
     return lines + _to_the_right(rows)
 
 
-def _verdict(fit: Fit) -> str:
+def _verdict(fit: FitFacts) -> str:
     room = fit.available_bytes - fit.peak_bytes
     if room >= 0:
         return f"yes, with nothing checkpointed; {format_bytes(room)} are free"
     return f"not with everything kept: {format_bytes(-room)} too much"
 
 
-def _plan(fit: Fit) -> str:
+def _plan(fit: FitFacts) -> str:
     smallest = (
         f"the smallest feasible budget, state and margin included, is "
-        f"{fit.smallest_text()}, set by {fit.set_by}"
+        f"{smallest_text(fit)}, set by {fit.set_by}"
     )
     plan = fit.plan
     if plan is None:
@@ -139,7 +154,7 @@ def _plan(fit: Fit) -> str:
     if plan.overhead == 0:
         return f"nothing need be recomputed; {smallest}"
     again = sum(count > 1 for count in plan.forwards.values())
-    parts = ", whole or in part" if options_of(plan.items) else ""
+    parts = ", whole or in part" if Items(plan.items).options() else ""
     return (
         f"{plan.status}: {format_percent(plan.overhead)} slower "
         f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "
@@ -148,7 +163,7 @@ def _plan(fit: Fit) -> str:
     )
 
 
-def _limits(fit: Fit) -> list[str]:
+def _limits(fit: FitFacts) -> list[str]:
     limits = fit.limits
     if limits is None:
         return []
@@ -177,7 +192,7 @@ def _to_the_right(rows: list[tuple[str, str, str, str]]) -> list[str]:
     return aligned(cells, left=4)
 
 
-def _positions(fit: Fit, longest: int) -> str:
+def _positions(fit: FitFacts, longest: int) -> str:
     """`Fit.notes` of the longest sequences, in what is left of their row."""
     most = fit.trained_positions
     if most is None or longest < most:

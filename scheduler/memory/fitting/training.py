@@ -9,30 +9,20 @@ from typing import TypeAlias
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.activations.setting import TRAINED, Lora, linears, setting
-from scheduler.memory.checks import check_choice
+from scheduler.memory.activations.setting import linears, lora_targets
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.state.recipes import (
-    BASES,
-    DTYPES,
-    PRECISIONS,
-    check_precision,
-    compute_precision,
-    gradient_size,
-)
-from scheduler.memory.state.sharding import Sharding, resolve_sharding
+from scheduler.memory.state.sharding import Sharding
+from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
-__all__ = ["UPDATES", "Efficiency", "Training"]
+__all__ = ["Efficiency", "Training"]
 
-UPDATES = ("fused", "foreach")
 Efficiency: TypeAlias = float | tuple[float, float] | None
-
-_BLOCKS = ("nf4", "nf4-double")
 
 
 @dataclass(frozen=True)
@@ -45,106 +35,34 @@ class Training:
         The model's.
     gpu, efficiency
         See `costs_from_shape`.
-    precision, optimizer, zero, gpus
-        See `training_state`; `gpus` are data-parallel ones.
-    train, lora, attention, loss
-        See `costs_from_shape`.
-    base
-        How weights that do not train are stored: see `training_state`. In blocks of 4 bits those
-        of the blocks' linear layers; embedding, head and norms stay in bf16.
-    update
-        "fused": the optimizer's step needs nothing more. "foreach": torch's default for optimizers
-        made by hand, which holds one temporary the size of all parameters it updates.
-    gradient_dtype
-        What gradients are kept in: see `training_state`. Backwards make them in the dtype of their
-        weights (of their adapters) all the same.
-    gradient_accumulation
-        Gradients of earlier micro-batches are there from the start, in fp32 unless `gradient_dtype`
-        says otherwise (with plain torch, whose sums are in the dtype of the weights, it must); the
-        step looked at is one that adds to them.
+    recipe
+        Its GPUs are data-parallel ones.
+    state
+        What is held from step to step.
 
     Raises
     ------
     InvalidRecipe
-        A name is unknown, a size is not positive, or two arguments contradict each other.
+        The recipe contradicts itself, or has a degree of parallelism without formulas.
     """
 
     shape: Shape
     gpu: Gpu
-    precision: str = "bf16-mixed"
-    optimizer: str = "adamw"
-    zero: int | str = 0
-    gpus: int = 1
-    train: str = "full"
-    lora: Lora | None = None
-    attention: str = "sdpa"
-    loss: str = "hf"
-    base: str | None = None
-    update: str = "fused"
-    gradient_dtype: str | None = None
-    gradient_accumulation: bool = False
+    recipe: Recipe = field(default_factory=Recipe)
     efficiency: Efficiency = None
     state: State = field(init=False)
-    sharding: Sharding = field(init=False)
 
     def __post_init__(self) -> None:
         """Check the recipe and count its state."""
         load_gpu(self.gpu).at(self.efficiency)
-        check_precision(self.precision)
-        check_choice("train", self.train, TRAINED, InvalidRecipe)
-        check_choice("update", self.update, UPDATES, InvalidRecipe)
-        asked = gradient_size(self.gradient_dtype, self.gradient_accumulation)
-        if self.train == "frozen" and asked:
-            what = "gradient_dtype" if self.gradient_dtype else "gradient_accumulation"
-            raise InvalidRecipe(f"train='frozen' makes no gradients; leave out {what}")
-        if self.base is not None:
-            check_choice("base", self.base, BASES, InvalidRecipe)
-            if self.train == "full":
-                raise InvalidRecipe(
-                    f"base={self.base!r} stores weights that do not train; "
-                    "say train='lora' or train='frozen'"
-                )
-        alone = {"tensor": 1, "pipeline": 1, "sequence": 1, "context": 1, "expert": 1}
-        sharding = resolve_sharding(self.zero, self.gpus, **alone)
-        object.__setattr__(self, "sharding", sharding)
+        self.recipe.check_trained()
+        self.recipe.check_whole("fit")
         object.__setattr__(self, "state", self._state())
 
     @property
-    def compute(self) -> str:
-        """The precision as `costs_from_shape` calls it."""
-        return compute_precision(self.precision)
-
-    @property
-    def gradients(self) -> str | None:
-        """The dtype that gradients are kept in; None where no weight trains."""
-        if self.train == "frozen":
-            return None
-        if self.gradient_dtype is not None:
-            return self.gradient_dtype
-        return "fp32" if self.gradient_accumulation else self._made
-
-    @property
-    def _made(self) -> str:
-        """The dtype that a backward makes gradients in: that of the weights it trains."""
-        if self.lora is not None:
-            return self.lora.dtype
-        return "fp32" if self.precision == "autocast" else self.compute
-
-    def unsharded_costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
-        """`costs_from_shape`: every gradient and weight whole on the GPU."""
-        return costs_from_shape(
-            self.shape,
-            batch,
-            sequence,
-            precision=self.compute,
-            attention=self.attention,
-            gpu=self.gpu,
-            efficiency=self.efficiency,
-            train=self.train,
-            lora=self.lora,
-            loss=self.loss,
-            options=options,
-        )
+    def sharding(self) -> Sharding:
+        """Over which GPUs the parameters are divided."""
+        return self.recipe.sharding
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
@@ -184,11 +102,19 @@ class Training:
         return costs
 
     def _costs(self, batch: int, sequence: int, options: bool) -> CostGraph:
-        costs = self.unsharded_costs(batch, sequence, options=options)
+        costs = costs_from_shape(
+            self.shape,
+            batch,
+            sequence,
+            recipe=self.recipe,
+            gpu=self.gpu,
+            efficiency=self.efficiency,
+            options=options,
+        )
         layers = costs.layers
         n, stage = self.sharding.data, self.sharding.stage
-        if self.gradients is not None:
-            made, kept = DTYPES[self._made], DTYPES[self.gradients]
+        if self.recipe.gradients is not None:
+            made, kept = DTYPES[self.recipe.made_gradients], DTYPES[self.recipe.gradients]
             over = n if stage >= 2 else 1
             parts = [self._gradient(layer.gradient_bytes, made, kept, over) for layer in layers]
             layers = tuple(with_gradient(la, *part) for la, part in zip(layers, parts, strict=True))
@@ -201,7 +127,7 @@ class Training:
                 for i in range(len(sizes))
             ]
             working = [own + other for own, other in zip(sizes, beside, strict=True)]
-        if self.base in _BLOCKS:
+        if self.recipe.base in BLOCKS:
             largest = 2 * max(a * b for a, b in linears(self.shape).values())
             inner = range(1, len(layers) - 1)
             working = [size + largest * (i in inner) for i, size in enumerate(working)]
@@ -211,95 +137,71 @@ class Training:
 
     def _gradient(self, whole: int, made: int, kept: int, over: int) -> tuple[int, int]:
         """What stays and what passes of a layer's gradients, `whole` bytes of `made` each."""
-        if self.gradient_accumulation:
+        if self.recipe.gradient_accumulation:
             return 0, whole
         stays = kept * -(-(whole // made) // over)
         return stays, whole - stays if made == kept else whole
 
     def temporaries_bytes(self) -> int:
         """What the optimizer's step needs on top of gradients: one of its parameters' size."""
-        if self.update == "fused":
+        if self.recipe.update == "fused":
             return 0
         return self.state.master_bytes or self._updated_bytes()
 
     def _updated_bytes(self) -> int:
         sharded = self.sharding.stage >= 1
-        sizes = PRECISIONS[self.precision]
-        if self.train == "full":
-            return sizes.weight * self.sharding.share(self.shape.parameters, 0, sharded)
-        if self.lora is None:
-            return 0
-        dtype = self._lora_dtype()
-        size = sizes.weight if dtype is None else self.lora.size
-        return size * self.sharding.share(self._adapter_parameters(), 0, sharded)
+        recipe, size = self.recipe, PRECISIONS[self.recipe.precision].weight
+        if recipe.train == "full":
+            return size * self.sharding.share(self.shape.parameters, 0, sharded)
+        return self._adapter_size * self.sharding.share(self._adapter_parameters(), 0, sharded)
+
+    @property
+    def _adapter_size(self) -> int:
+        """Bytes of one weight of an adapter."""
+        dtype = self.recipe.lora_dtype
+        return PRECISIONS[self.recipe.precision].weight if dtype is None else DTYPES[dtype]
 
     def _state(self) -> State:
-        shape, full = self.shape, self.train == "full"
+        shape, recipe = self.shape, self.recipe
         adapters = self._adapter_parameters()
-        if self.lora is not None:
-            if adapters > shape.parameters:
-                raise InvalidRecipe(
-                    f"adapters of rank {self.lora.rank} have {adapters:,} parameters, more than "
-                    f"the {shape.parameters:,} of {shape.name}; choose a smaller rank"
-                )
-            return training_state(
-                shape.parameters,
-                optimizer=self.optimizer,
-                precision=self.precision,
-                gradient_dtype=self.gradient_dtype,
-                gradient_accumulation=self.gradient_accumulation,
-                lora_parameters=adapters,
-                lora_dtype=self._lora_dtype(),
-                base=self.base,
-                quantized_parameters=self._quantized(),
-                factored_statistics=self._statistics(),
-                zero=self.zero,
-                gpus=self.gpus,
+        if recipe.lora is not None and adapters > shape.parameters:
+            raise InvalidRecipe(
+                f"adapters of rank {recipe.lora.rank} have {adapters:,} parameters, more than "
+                f"the {shape.parameters:,} of {shape.name}; choose a smaller rank",
+                argument="lora",
             )
+        muon = recipe.train == "full" and recipe.optimizer == "muon"
         return training_state(
             shape.parameters,
-            optimizer=self.optimizer,
-            precision=self.precision,
-            gradient_dtype=self.gradient_dtype,
-            gradient_accumulation=self.gradient_accumulation,
-            trainable_parameters=None if full else 0,
-            base=self.base,
-            quantized_parameters=self._quantized(),
-            adamw_parameters=shape.parameters - self._matrices()
-            if full and self.optimizer == "muon"
-            else 0,
+            recipe=recipe,
+            lora_parameters=adapters,
+            quantized_parameters=self._matrices() if recipe.base in BLOCKS else None,
+            adamw_parameters=shape.parameters - self._matrices() if muon else 0,
             factored_statistics=self._statistics(),
-            zero=self.zero,
-            gpus=self.gpus,
-            expert_parameters=shape.routed_parameters,
+            # Without experts apart, what frozen weights are rounded up to does not depend on them.
+            expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
         )
-
-    def _lora_dtype(self) -> str | None:
-        """Adapters in the dtype that is computed in train by the model's own recipe."""
-        assert self.lora is not None
-        own = "fp32" if self.precision in ("fp32", "autocast") else self.compute
-        return None if self.lora.dtype == own else self.lora.dtype
 
     def _adapter_parameters(self) -> int:
         """Of all blocks: rank · (inputs + outputs) for each linear layer that has an adapter."""
-        if self.lora is None and self.train != "lora":
-            return 0
         return self._adapters(lambda rank, a, b: rank * (a + b))
 
     def _adapters(self, count: Callable[[int, int, int], int]) -> int:
         """Sum over all adapters of `count` of their rank, inputs and outputs."""
-        at = setting(self.shape, 1, 1, attention="eager", train=self.train, lora=self.lora)
-        assert self.lora is not None
-        sizes, rank = linears(self.shape), self.lora.rank
-        return self.shape.layers * sum(count(rank, *sizes[name]) for name in at.targets)
+        lora = self.recipe.lora
+        if lora is None:
+            return 0
+        sizes, rank = linears(self.shape), lora.rank
+        targets = lora_targets(self.shape, lora)
+        return self.shape.layers * sum(count(rank, *sizes[name]) for name in targets)
 
     def _statistics(self) -> int | None:
         """Adafactor's rows and columns."""
-        if not self.optimizer.startswith("adafactor"):
+        if not self.recipe.optimizer.startswith("adafactor"):
             return None
-        if self.lora is not None:
-            return self._adapters(lambda rank, a, b: a + b + 2 * rank)
-        return self.shape.factored_statistics if self.train == "full" else 0
+        if self.recipe.train == "full":
+            return self.shape.factored_statistics
+        return self._adapters(lambda rank, a, b: a + b + 2 * rank)
 
     def _matrices(self) -> int:
         """Weights of the blocks' linear layers and experts, all of which Muon takes."""
@@ -310,22 +212,15 @@ class Training:
         shared = inner * shape.width * shape.shared_expert_width
         return shape.layers * (dense + experts + shared)
 
-    def _quantized(self) -> int | None:
-        return self._matrices() if self.base in _BLOCKS else None
-
     def _weights_of_layers(self, count: int) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
-        shape = self.shape
-        size = PRECISIONS[self.precision].weight
-        stored = size if self.base is None else BASES[self.base]
+        shape, base = self.shape, self.recipe.base
+        stored = PRECISIONS[self.recipe.precision].weight if base is None else BASES[base]
         head = shape.head_parameters
         if shape.tied:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
-        small = 2 if self.base in _BLOCKS else stored
+        small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        adapters = 0
-        if self.lora is not None:
-            own = size if self._lora_dtype() is None else self.lora.size
-            adapters = own * self._adapter_parameters() // shape.layers
+        adapters = self._adapter_size * self._adapter_parameters() // shape.layers
         block = ceil(stored * shape.block_parameters) + adapters
         return [ends[0], *[block] * (count - 2), ends[1]]

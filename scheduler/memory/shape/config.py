@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from scheduler.common.text import shown
 from scheduler.memory.checks import check_choice, check_count, check_flag, check_probability
-from scheduler.memory.errors import InvalidShape
+from scheduler.memory.errors import Argument, InvalidShape
 
 __all__ = ["Config"]
 
@@ -115,6 +115,6 @@ class Config:
         if self.has(field) and self.record[field] != known:
             self.refuse(field, self.record[field], why)
 
-    def refuse(self, field: str, value: object, why: str) -> None:
+    def refuse(self, field: str, value: object, *why: str | Argument) -> None:
         """Say what is wrong with a field."""
-        raise InvalidShape(f"{field} of {self.where} is {shown(value)}: {why}")
+        raise InvalidShape(f"{field} of {self.where} is {shown(value)}: ", *why)

@@ -8,7 +8,7 @@ transformers writes (its versions 2 to 5.24).
 from __future__ import annotations
 
 from scheduler.common.text import did_you_mean, shown
-from scheduler.memory.errors import InvalidShape
+from scheduler.memory.errors import Argument, InvalidShape
 from scheduler.memory.shape.config import Config
 
 __all__ = ["check_fields"]
@@ -62,13 +62,14 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
 
 _QUANTISED = (
     "quantised weights are not read from a config; remove it, and say how frozen weights are "
-    "stored by base='nf4'"
+    "stored by ",
+    Argument("base", "nf4"),
 )
 _NO_BIAS = "the model_type's layers have none; correct the model_type, or remove it"
 _NO_EXPERTS = "the model_type {family!r} has no experts; correct the model_type, or remove it"
 _KEPT = "what a model returns stays in memory, which is not counted; say false"
 _DECODER = "only decoders without an encoder are known"
-_VALUES: dict[str, tuple[object, str]] = {
+_VALUES: dict[str, tuple[object, str | tuple[str | Argument, ...]]] = {
     "quantization_config": (None, _QUANTISED),
     "quantization": (None, _QUANTISED),
     "compression_config": (None, _QUANTISED),
@@ -110,10 +111,11 @@ def check_fields(config: Config, family: str) -> None:
     left = {field: value for field, value in config.record.items() if field not in config.asked}
     for field, value in left.items():
         if field in _VALUES:
-            known, why = _VALUES[field]
+            known, reason = _VALUES[field]
+            why = (reason.format(family=family),) if isinstance(reason, str) else reason
             # A mapping of no entries and a flag of 0 say what null does.
             if value is not None and value != known:
-                config.refuse(field, value, why.format(family=family))
+                config.refuse(field, value, *why)
     neutral = _NEUTRAL | _NEUTRAL_IN.get(family, frozenset())
     known_names = sorted({*config.asked, *neutral, *_VALUES})
     unknown = [field for field in left if field not in neutral and field not in _VALUES]

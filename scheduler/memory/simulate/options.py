@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.pareto import option_cost, wanted
 from scheduler.memory.activations.setting import Setting
 from scheduler.memory.activations.tape import Activations
+from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.recorder import Recorder
 from scheduler.memory.simulate.selective import Selective
@@ -59,9 +59,10 @@ def block_options(
         The experts run otherwise than on paper.
     """
     if at.shape.experts and at.experts != "grouped":
-        raise UnsupportedModel(
+        raise NoFormula(
             f"there are no options for experts={at.experts!r}, whose operations are not followed; "
-            "say experts='grouped', or leave options out"
+            "say experts='grouped', or leave options out",
+            argument="experts",
         )
     whole = _Way(
         input_bytes=kept.input_bytes,

@@ -7,10 +7,9 @@ from math import lcm
 
 from scheduler.common.checks import plain
 from scheduler.common.text import shown
-from scheduler.memory.checks import check_count
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe
 
-__all__ = ["Sharding", "resolve_sharding"]
+__all__ = ["Sharding", "check_stage", "resolve_sharding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +50,45 @@ class Sharding:
         return ", ".join(parts)
 
 
+def check_stage(argument: Argument, value: object) -> int | str:
+    """A stage of ZeRO, or "fsdp"."""
+    stage = plain(value)
+    if stage == "fsdp":
+        return "fsdp"
+    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in range(4):
+        raise InvalidRecipe(argument, f" must be 0, 1, 2, 3 or 'fsdp', got {shown(stage)}")
+    return stage
+
+
 def resolve_sharding(
-    zero: object,
-    gpus: object,
+    zero: int | str,
+    gpus: int | None,
     *,
-    tensor: object,
-    pipeline: object,
-    sequence: object,
-    context: object,
-    expert: object,
+    tensor: int,
+    pipeline: int,
+    sequence: int,
+    context: int,
+    expert: int,
 ) -> Sharding:
-    """The degrees of `training_state`, checked.
+    """Who holds what under these degrees, each of them checked.
 
     Raises
     ------
     InvalidRecipe
-        A degree is not a positive whole number, a stage does not exist, or the groups do not fit
-        into the GPUs.
+        The groups do not fit into the GPUs.
     """
-    value = plain(zero)
-    stage = 3 if value == "fsdp" else value
-    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in range(4):
-        raise InvalidRecipe(f"zero must be 0, 1, 2, 3 or 'fsdp', got {shown(value)}")
-    t = check_count("tensor_parallel", tensor, InvalidRecipe)
-    p = check_count("pipeline_parallel", pipeline, InvalidRecipe)
-    s = check_count("sequence_parallel", sequence, InvalidRecipe)
-    c = check_count("context_parallel", context, InvalidRecipe)
-    e = check_count("expert_parallel", expert, InvalidRecipe)
-    if s not in (1, t):
+    if sequence not in (1, tensor):
         raise InvalidRecipe(
-            f"sequence_parallel must be 1 or tensor_parallel, {t}, whose GPUs it uses, got {s}; "
-            "context_parallel splits sequences over other GPUs"
+            Argument("sequence_parallel"),
+            f" must be 1 or tensor_parallel, {tensor}, whose GPUs it uses, got {sequence}; "
+            "context_parallel splits sequences over other GPUs",
         )
     # Expert groups are made of the GPUs that data and context parallelism have.
-    least = t * p * lcm(c, e)
-    n = least if gpus is None else check_count("gpus", gpus, InvalidRecipe)
-    for name, group in (("context_parallel", c), ("expert_parallel", e)):
-        if n % (t * p * group):
-            product = f"tensor_parallel·pipeline_parallel·{name} = {t}·{p}·{group}"
-            raise InvalidRecipe(f"gpus must be a multiple of {product}, got {n}")
-    return Sharding(stage, n, t, p, e)
+    model = tensor * pipeline
+    total = model * lcm(context, expert) if gpus is None else gpus
+    for name, group in (("context_parallel", context), ("expert_parallel", expert)):
+        if total % (model * group):
+            product = f"tensor_parallel·pipeline_parallel·{name} = {tensor}·{pipeline}·{group}"
+            raise InvalidRecipe(Argument("gpus"), f" must be a multiple of {product}, got {total}")
+    stage = 3 if isinstance(zero, str) else zero
+    return Sharding(stage, total, tensor, pipeline, expert)

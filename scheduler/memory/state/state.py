@@ -5,23 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import TYPE_CHECKING
 
-from scheduler.common.text import format_both, shown
-from scheduler.memory.checks import check_choice, check_count
-from scheduler.memory.errors import InvalidRecipe
-from scheduler.memory.state.recipes import (
+from scheduler.common.text import format_both
+from scheduler.memory.checks import check_count
+from scheduler.memory.errors import Argument, InvalidRecipe
+from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
+from scheduler.memory.state.sharding import Sharding
+from scheduler.memory.state.sizes import (
     BASES,
-    OPTIMIZERS,
+    BLOCKS,
+    DTYPES,
     PRECISIONS,
     Sizes,
     adapter_sizes,
     check_fallback,
-    check_precision,
-    gradient_size,
     moment_sizes,
     statistics_count,
 )
-from scheduler.memory.state.sharding import Sharding, resolve_sharding
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["State", "training_state"]
 
@@ -75,25 +79,15 @@ class State:
 def training_state(
     parameters: int | float,
     *,
-    optimizer: str = "adamw",
-    precision: str = "bf16-mixed",
-    gradient_dtype: str | None = None,
-    gradient_accumulation: bool = False,
+    recipe: Recipe | None = None,
     trainable_parameters: int | float | None = None,
     lora_parameters: int | float = 0,
     lora_dtype: str | None = None,
-    base: str | None = None,
     quantized_parameters: int | float | None = None,
     adamw_parameters: int | float = 0,
     factored_statistics: int | float | None = None,
-    zero: int | str = 0,
-    gpus: int | None = None,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    sequence_parallel: int = 1,
-    context_parallel: int = 1,
-    expert_parallel: int = 1,
     expert_parameters: int | float = 0,
+    **fields: Unpack[RecipeFields],
 ) -> State:
     """Bytes that each GPU holds from step to step, in weights, gradients and optimizer state.
 
@@ -130,23 +124,15 @@ def training_state(
     ----------
     parameters
         P, of the whole model without adapters.
-    optimizer
-        One of `OPTIMIZERS`.
-    precision
-        One of `PRECISIONS`: how weights are kept. "bf16" is weights, gradients and moments in bf16
-        without a master; `costs_from_shape` calls "bf16" what "bf16-mixed" computes in as well.
-    gradient_dtype
-        "fp32", "bf16" or "fp16"; else that of the weights.
-    gradient_accumulation
-        Gradients are summed in fp32, unless `gradient_dtype` says otherwise.
+    recipe, fields
+        A `Recipe`, or its fields.
     trainable_parameters
-        How many of P train. Else all, or none with LoRA or a frozen `base`.
+        How many of P train. Else what the recipe says: all, or none where train="frozen", with
+        LoRA or a `base`.
     lora_parameters, lora_dtype
-        P_a, at most P, of adapters, which train by the same recipe: 2P + 16·P_a. A `lora_dtype` of
-        "fp32", "bf16" or "fp16" keeps and optimises them in it without a master copy (16, 8, 8 with
-        Adam).
-    base
-        How weights that do not train are stored, one of `BASES`; else as those that train.
+        P_a, at most P, of adapters, which train by the same recipe: 2P + 16·P_a; needed with a
+        recipe that has them. A `lora_dtype` of "fp32", "bf16" or "fp16" keeps and optimises them in
+        it without a master copy (16, 8, 8 with Adam); else as the recipe's `lora` says.
     quantized_parameters
         How many of the frozen ones are in NF4; the others (embedding, norms, mostly the head) stay
         in bf16. Else all.
@@ -156,14 +142,6 @@ def training_state(
     factored_statistics
         Adafactor's rows and columns: `Shape.factored_statistics`. Else those of matrices of
         4096 × 4096, P/2048, 0.002 bytes a parameter; needed where adapters train.
-    zero
-        Stage 0 to 3, or "fsdp", which shards like stage 3.
-    gpus
-        All GPUs. Else as few as the parallel degrees need.
-    tensor_parallel, pipeline_parallel, context_parallel, expert_parallel
-        GPUs in a group of each kind.
-    sequence_parallel
-        1, or `tensor_parallel`, whose GPUs it uses.
     expert_parameters
         How many of P are in experts: `Shape.routed_parameters`; needed with `expert_parallel`.
 
@@ -172,96 +150,85 @@ def training_state(
     InvalidRecipe
         A name is unknown, a size is not positive, or two arguments contradict each other.
     """
-    total = check_count("parameters", parameters, InvalidRecipe)
-    optimizer = check_choice("optimizer", optimizer, OPTIMIZERS, InvalidRecipe)
-    precision = check_precision(precision)
-    sharding = resolve_sharding(
-        zero,
-        gpus,
-        tensor=tensor_parallel,
-        pipeline=pipeline_parallel,
-        sequence=sequence_parallel,
-        context=context_parallel,
-        expert=expert_parallel,
-    )
+    total = check_count(Argument("parameters"), parameters, InvalidRecipe)
+    recipe = recipe_of(recipe, fields)
+    optimizer, sharding, own = recipe.optimizer, recipe.sharding, PRECISIONS[recipe.precision]
     experts = _part("expert_parameters", expert_parameters, total, "parameters")
     if sharding.expert > 1 and not experts:
         raise InvalidRecipe(
-            f"expert_parallel={sharding.expert} divides experts; say how many of the parameters "
-            "are in them by expert_parameters (of a shape: its routed_parameters), or leave it out"
+            Argument("expert_parallel", sharding.expert),
+            " divides experts; say how many of the parameters are in them by expert_parameters "
+            "(of a shape: its routed_parameters), or leave it out",
         )
     adapters = _part("lora_parameters", lora_parameters, total, "parameters of the model")
-    frozen_by_default = adapters or base is not None
-    trained = (
-        (0 if frozen_by_default else total)
-        if trainable_parameters is None
-        else _part("trainable_parameters", trainable_parameters, total, "parameters")
-    )
-    if base is not None and trained == total:
+    if recipe.lora is not None and not adapters:
         raise InvalidRecipe(
-            f"base={shown(base)} stores weights that do not train, but all {total} parameters do; "
-            "leave out base, or give fewer trainable_parameters"
+            "a recipe with lora needs ",
+            Argument("lora_parameters"),
+            ", how many parameters its adapters have (`fit` counts them from a model's shape)",
         )
-    own = PRECISIONS[precision]
-    lora = adapter_sizes(lora_dtype, own, adapters)
-    weights = _weights(own, total, trained, experts, base, quantized_parameters, sharding)
+    trained = total if trainable_parameters is None else trainable_parameters
+    if trainable_parameters is None and (adapters or recipe.base or recipe.train == "frozen"):
+        trained = 0
+    trained = _part("trainable_parameters", trained, total, "parameters")
+    lora = adapter_sizes(lora_dtype or recipe.lora_dtype, own, adapters)
+    weights = _weights(recipe, total, trained, experts, quantized_parameters)
 
     # Trained parameters are taken from outside the experts first.
     trained_experts = max(0, trained - (total - experts))
-    forced = gradient_size(gradient_dtype, gradient_accumulation)
+    summed = recipe.summed_gradients
+    forced = 0 if summed is None else DTYPES[summed]
     held = sharding.share(trained, trained_experts, sharding.stage >= 2)
     held_lora = sharding.share(adapters, 0, sharding.stage >= 2)
     gradients = (forced or own.gradient) * held + (forced or lora.gradient) * held_lora
     fallback = _part("adamw_parameters", adamw_parameters, trained + adapters, "trained ones")
     check_fallback(optimizer, fallback)
     groups = [(own, trained, trained_experts), (lora, adapters, 0)]
-    # It changes the sum, so the recipe names it.
-    summed = f"{gradient_dtype or 'fp32'} gradients" if forced else ""
     statistics = statistics_count(optimizer, factored_statistics, trained, adapters)
-
     sharded = sharding.stage >= 1
     master = own.master * sharding.share(trained, trained_experts, sharded)
     master += lora.master * sharding.share(adapters, 0, sharded)
+    # What changes the sum, the recipe names.
+    said = (optimizer, recipe.precision, f"{summed} gradients" if summed else "", str(sharding))
     return State(
         weights_bytes=weights,
         gradients_bytes=gradients,
         master_bytes=master,
         moments_bytes=_moments(optimizer, groups, fallback, statistics, sharding),
         adapters_bytes=lora.weight * sharding.share(adapters, 0, sharding.stage >= 3),
-        recipe=", ".join(part for part in (optimizer, precision, summed, str(sharding)) if part),
+        recipe=", ".join(filter(None, said)),
     )
 
 
 def _part(what: str, value: object, whole: int, of: str) -> int:
-    part = check_count(what, value, InvalidRecipe, 0)
+    part = check_count(Argument(what), value, InvalidRecipe, 0)
     if part > whole:
-        raise InvalidRecipe(f"{what} must be at most the {whole} {of}, got {part}")
+        raise InvalidRecipe(Argument(what), f" must be at most the {whole} {of}, got {part}")
     return part
 
 
 def _weights(
-    own: Sizes,
-    total: int,
-    trained: int,
-    experts: int,
-    base: str | None,
-    quantized: int | float | None,
-    sharding: Sharding,
+    recipe: Recipe, total: int, trained: int, experts: int, quantized: int | float | None
 ) -> int:
+    own, base, sharding = PRECISIONS[recipe.precision], recipe.base, recipe.sharding
+    if base is not None and trained == total:
+        raise InvalidRecipe(
+            Argument("base", base),
+            f" stores weights that do not train, but all {total} parameters do; leave out base, or "
+            "give fewer trainable_parameters",
+        )
     frozen = total - trained
     trained_experts = max(0, trained - (total - experts))
     frozen_experts = experts - trained_experts
     sharded = sharding.stage >= 3
-    size = Fraction(own.weight)
-    if base is not None:
-        size = BASES[check_choice("base", base, BASES, InvalidRecipe)]
-    blocks = base in ("nf4", "nf4-double")
-    if quantized is not None and not blocks:
-        raise InvalidRecipe(
-            f"quantized_parameters goes with base='nf4' or 'nf4-double', not {base!r}"
-        )
+    size = Fraction(own.weight) if base is None else BASES[base]
     stored = frozen
-    if blocks and quantized is not None:
+    if quantized is not None:
+        if base not in BLOCKS:
+            raise InvalidRecipe(
+                Argument("quantized_parameters"),
+                f" goes with base='nf4' or 'nf4-double', not {base!r}",
+            )
         stored = _part("quantized_parameters", quantized, frozen, "frozen ones")
     # Experts are linear layers: quantised first.
     stored_experts = min(stored, frozen_experts)

@@ -18,7 +18,7 @@ from scheduler.plans.settings import (
     option_settings,
     uniform_settings,
 )
-from solvers.problem import Chain
+from solvers.chain.problem import Chain
 
 __all__ = ["FORMS", "describe", "hand_made", "read_setting", "read_settings"]
 

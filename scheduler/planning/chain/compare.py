@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from scheduler.common.text import format_exact, format_time, more_than_budget
 from scheduler.costs.costgraph import CostGraph
-from scheduler.planning.budget import Budget
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.against import describe, hand_made, read_settings
-from scheduler.planning.comparison import Comparison, MethodRow
+from scheduler.planning.comparison import COLUMNS, Comparison, MethodRow, View, row_of
+from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan, excess
-from scheduler.plans.settings import Setting, outcome_of
 from scheduler.plans.text import peak_text
-from scheduler.report.table import format_percent
-from solvers.chain import frontier as nested
-from solvers.chain import methods as registry
-from solvers.problem import Chain
-from solvers.replay import replay
+from scheduler.report.tables import format_percent
+from solvers.chain.frontier import MEMORY_LIMIT, Frontier
+from solvers.chain.methods import METHODS
+from solvers.chain.problem import Chain
+from solvers.methods import Limits
+from solvers.schedule import Items
 from solvers.solution import Infeasible, Solution, Status, Unsuitable
 
 __all__ = ["Optima", "compare_chain"]
 
-_Optimum = Callable[[int], Solution | None]
+_Solved = Solution[Items]
+_Optimum = Callable[[int], _Solved | None]
 
-Optima = Callable[[Sequence[int]], Mapping[int, Solution]]
+Optima = Callable[[Sequence[int]], Mapping[int, _Solved]]
 """The optimal solutions of some budgets, the first one among them; others may be left out."""
 
 _WHOLE_FRONTIER = 120
@@ -33,8 +35,7 @@ _WHOLE_FRONTIER = 120
 def compare_chain(
     costs: CostGraph,
     size: Budget,
-    max_points: int | None = None,
-    memory_limit: int = nested.MEMORY_LIMIT,
+    limits: Limits | None = None,
     against: object = (),
     optima: Optima | None = None,
 ) -> Comparison:
@@ -44,43 +45,41 @@ def compare_chain(
     settings of `against`, as `read_settings` reads them. `optima` stands in for solving, and what
     it leaves out is not known.
     """
-    chain = costs.to_chain()
+    chain, limits = costs.to_chain(), limits or Limits()
     asked = read_settings(against, chain)
     settings = list({setting.text: setting for setting in (*hand_made(chain), *asked)}.values())
     plans: dict[str, Plan] = {}
     notes: dict[str, str] = {}
-    names = [name for name in registry.METHODS if name not in ("brute", "optimal")]
+    names = [name for name in METHODS if name not in ("brute", "optimal")]
     for name in names:
         try:
-            plans[name] = _best_effort(costs, chain, registry.get(name).solve, name, size)
+            plans[name] = _best_effort(costs, chain, METHODS[name].solve, name, size)
         except Unsuitable as error:
             notes[name] = f"{error}."
     for setting in settings:
-        plans[setting.text] = _as_set(costs, chain, setting)
+        solution = Solution.of(chain, Items(setting.items(chain)), 0)
+        plans[setting.text] = certified(costs, chain, solution, method=setting.text)
     notes |= {setting.text: describe(setting, chain) for setting in asked}
     peaks = sorted({plan.peak_bytes for plan in plans.values()})
     optimum: _Optimum = (
-        _optimum(chain, max_points, memory_limit)
-        if optima is None
-        else optima([size.available, *peaks]).get
+        _optimum(chain, limits) if optima is None else optima([size.available, *peaks]).get
     )
     best = _best_effort(costs, chain, lambda _, bytes_: _known(optimum, bytes_), "optimal", size)
     at_peaks = {peak: optimum(peak) for peak in peaks}
     names += [setting.text for setting in settings]
     rows = [
-        _row(
-            plans[name],
-            size,
-            at_peaks[plans[name].peak_bytes],
-            costs.ticks_per_unit,
-            notes.get(name, ""),
-        )
+        _row(plans[name], size, at_peaks[plans[name].peak_bytes], costs, notes.get(name, ""))
         if name in plans
         else MethodRow(name, note=notes[name])
         for name in names
     ]
+    last = _optimal_row(best, size)
+    set_by = peak_text(chain.replay(best.schedule).peak_action, best.layers)
+    said = [_LAST_COLUMN]
+    if any(not row.fits and row.peak_bytes is not None for row in (*rows, last)):
+        said.append("A method that does not fit shows its plan of the smallest peak.")
     return Comparison(
-        rows=(*rows, _optimal_row(best, size)),
+        rows=(*rows, last),
         name=costs.name,
         layers=len(costs),
         budget_bytes=size.asked,
@@ -88,84 +87,107 @@ def compare_chain(
         keep_all_peak_bytes=best.keep_all_peak_bytes,
         keep_all_time=best.keep_all_time,
         time_unit=costs.time_unit,
-        set_by=peak_text(replay(chain, best.items).peak_action, best.layers),
+        set_by=set_by,
+        optimal=last,
+        size=costs.size,
+        view=View(_FIELDS, _COLUMNS, tuple(said), _conclusion(rows, best, size, set_by)),
     )
 
 
-def _known(optimum: _Optimum, budget: int) -> Solution:
+_FIELDS = (
+    "method",
+    "peak_bytes",
+    "fits",
+    "time",
+    "overhead",
+    "optimal_time_at_peak",
+    "optimal_overhead_at_peak",
+    "note",
+)
+_COLUMNS = (*COLUMNS, ("optimum at that peak", "optimal_overhead_at_peak"))
+_LAST_COLUMN = "Last column: the overhead of the optimal plan within the peak of that row."
+
+
+def _conclusion(rows: Sequence[MethodRow], best: Plan, size: Budget, set_by: str) -> str:
+    """What the optimum saves, in a sentence."""
+    if best.peak_bytes > size.available:
+        smallest = best.peak_bytes + size.reserved
+        return (
+            f"No plan fits: the smallest feasible budget is {format_exact(smallest)}"
+            f"{more_than_budget(smallest, size.asked)}, set by {set_by}."
+        )
+    if best.overhead == 0:
+        return "Nothing needs to be recomputed within this budget."
+    lost = f"The optimum loses {format_percent(best.overhead)} to recomputation"
+    times = {row.method: row.time for row in rows if row.fits and row.time is not None}
+    if not times:
+        return f"{lost}; no other method has a plan within this budget."
+    reaching = [method for method, time in times.items() if time <= best.time]
+    if reaching:
+        lost = f"{lost}; {' and '.join(reaching)} reach{'es' * (len(reaching) == 1)} it too"
+    slower = {method: time for method, time in times.items() if time > best.time}
+    if not slower:
+        return f"{lost}."
+    nearest = min(slower, key=slower.__getitem__)
+    which = "next best" if reaching else "best"
+    return (
+        f"{lost}; over the {which} baseline that fits, {nearest} "
+        f"({format_percent(excess(slower[nearest], best.keep_all_time))}), "
+        f"it saves {format_time(slower[nearest] - best.time, best.time_unit)} a step."
+    )
+
+
+def _known(optimum: _Optimum, budget: int) -> _Solved:
     solution = optimum(budget)
     assert solution is not None  # of the budget itself
     return solution
 
 
-def _optimum(chain: Chain, max_points: int | None, memory_limit: int) -> _Optimum:
+def _optimum(chain: Chain, limits: Limits) -> _Optimum:
     """The optimal solution of any budget of one chain."""
     if len(chain) <= _WHOLE_FRONTIER:
-        whole = nested.Frontier(chain, max_points=max_points, memory_limit=memory_limit)
+        limit = MEMORY_LIMIT if limits.memory_limit is None else limits.memory_limit
+        whole = Frontier(chain, max_points=limits.max_points, memory_limit=limit)
         if whole.exact:
             return whole.solution
-
-    def solve_at(budget: int) -> Solution:
-        return registry.optimal(chain, budget, max_points=max_points, memory_limit=memory_limit)
-
-    return solve_at
+    return lambda budget: METHODS["optimal"].solve(chain, budget, limits)
 
 
 def _best_effort(
-    costs: CostGraph, chain: Chain, solver: registry.Solver, name: str, size: Budget
+    costs: CostGraph,
+    chain: Chain,
+    solver: Callable[[Chain, int], _Solved],
+    name: str,
+    size: Budget,
 ) -> Plan:
     """The method's plan within the budget, or else its plan of the smallest peak."""
     try:
-        solution = solver(chain, size.available)
+        return certified(costs, chain, solver(chain, size.available), method=name, size=size)
     except Infeasible as error:
-        done = replay(chain, error.items)
-        smallest = Solution(error.items, done.peak_bytes, done.time, lower_bound_time=0)
-        return certified(costs, chain, smallest, method=name, budget_bytes=None)
-    return certified(
-        costs,
-        chain,
-        solution,
-        method=name,
-        budget_bytes=size.asked,
-        reserved_bytes=size.reserved,
-    )
+        return certified(costs, chain, Solution.of(chain, error.schedule, 0), method=name)
 
 
-def _as_set(costs: CostGraph, chain: Chain, setting: Setting) -> Plan:
-    """The plan that does what a setting does, whatever the budget."""
-    done = outcome_of(chain, setting)
-    solution = Solution(done.items, done.peak_bytes, done.ticks, lower_bound_time=0)
-    return certified(costs, chain, solution, method=setting.text, budget_bytes=None)
-
-
-def _row(plan: Plan, size: Budget, best: Solution | None, ticks: int, note: str) -> MethodRow:
-    if best is not None and best.status is not Status.OPTIMAL:
+def _row(plan: Plan, size: Budget, best: _Solved | None, costs: CostGraph, note: str) -> MethodRow:
+    if best is None:
+        return row_of(plan, size.available, note=note)
+    if best.status is not Status.OPTIMAL:
         gap = format_percent(excess(best.time, best.lower_bound_time))
         note = " ".join([note, f"the optimum at its peak is known within {gap}."]).strip()
-    time_at_peak = None if best is None else best.time / ticks
-    return MethodRow(
-        method=plan.method,
-        peak_bytes=plan.peak_bytes,
-        fits=plan.peak_bytes <= size.available,
-        time=plan.time,
-        overhead=plan.overhead,
-        optimal_time_at_peak=time_at_peak,
-        optimal_overhead_at_peak=(
-            None if time_at_peak is None else excess(time_at_peak, plan.keep_all_time)
-        ),
+    time = best.time / costs.ticks_per_unit
+    return row_of(
+        plan,
+        size.available,
+        optimal_time_at_peak=time,
+        optimal_overhead_at_peak=excess(time, plan.keep_all_time),
         note=note,
     )
 
 
 def _optimal_row(plan: Plan, size: Budget) -> MethodRow:
-    fits = plan.peak_bytes <= size.available
-    thinned = fits and plan.optimal_in is None
-    return MethodRow(
-        method="optimal",
-        peak_bytes=plan.peak_bytes,
-        fits=fits,
-        time=plan.time,
-        overhead=plan.overhead,
+    thinned = plan.peak_bytes <= size.available and plan.optimal_in is None
+    return row_of(
+        plan,
+        size.available,
         optimal_time_at_peak=plan.time,
         optimal_overhead_at_peak=plan.overhead,
         note=f"proven within {format_percent(plan.gap)}." if thinned else "",

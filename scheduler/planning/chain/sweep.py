@@ -1,4 +1,4 @@
-"""The optimum of a long chain at some budgets, each solved on its own, within a time limit.
+"""What the frontiers of chains are made of: all trades at once, or those of some budgets.
 
 One budget needs far fewer points than the frontier: a chain of 340 uneven layers is exact in
 seconds at one, where its frontier takes minutes, or large gaps where it is thinned.
@@ -9,22 +9,51 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduler.costs.costgraph import CostGraph
-from scheduler.planning.frontier import Frontier
-from scheduler.plans.graphplan import GraphPlan
+from scheduler.planning.request import Budget
+from scheduler.planning.sweep import Sweep, Swept, Trades
 from scheduler.plans.plan import Plan
-from solvers.chain import methods as registry
-from solvers.replay import replay
-from solvers.schedule import keep_all
+from solvers.chain.frontier import MEMORY_LIMIT
+from solvers.chain.frontier import Frontier as Points
+from solvers.chain.methods import METHODS
+from solvers.chain.problem import Chain
+from solvers.methods import Limits
+from solvers.schedule import Items
 from solvers.solution import Infeasible, Solution
 
-__all__ = ["ChainFrontier", "ChainSweep", "Run"]
+__all__ = ["ChainSweep", "Refusal", "WholeFrontier"]
 
 STEPS = 10
 """Even parts of keep-all's peak that a curve has a point for, where a plan fits."""
 
-Run = Callable[[Callable[[], Solution], float], Solution]
-"""Does some work in at most so many seconds, or raises `TimeoutError`."""
+Optimum = Solution[Items]
+Refusal = Callable[[Infeasible, Budget], Exception]
+"""The error for a budget that no plan fits."""
+
+
+class WholeFrontier(Trades):
+    """All trades of a chain."""
+
+    def __init__(self, chain: Chain, limits: Limits, refusal: Refusal) -> None:
+        limit = MEMORY_LIMIT if limits.memory_limit is None else limits.memory_limit
+        self._solved = Points(chain, max_points=limits.max_points, memory_limit=limit)
+        self._refusal = refusal
+        self.points = self._solved.points
+        self.exact = self._solved.exact
+        self.points_are = "optimal plans" if self.exact else "near-optimal plans"
+        if not self.exact:
+            self.remarks = (
+                "The points are thinned: each is a plan, but faster ones may exist. How far the "
+                "optimum at a peak is known is said below.",
+            )
+
+    def find(self, size: Budget) -> Swept:
+        """The fastest plan within a budget, without solving again."""
+        start = time.perf_counter()
+        try:
+            solution = self._solved.solution(size.available)
+        except Infeasible as error:
+            raise self._refusal(error, size) from None
+        return Swept(size.asked, solution, "optimal", time.perf_counter() - start)
 
 
 class ChainSweep:
@@ -32,10 +61,10 @@ class ChainSweep:
 
     Parameters
     ----------
-    costs
-        Of a chain.
+    chain
+        The problem.
     run
-        Does the work.
+        Does some work in at most so many seconds, or raises `TimeoutError`.
     seconds
         For all budgets together.
 
@@ -47,24 +76,24 @@ class ChainSweep:
         How many budgets there was no time for.
     """
 
-    def __init__(self, costs: CostGraph, run: Run, seconds: float) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        run: Callable[[Callable[[], Optimum], float], Optimum],
+        seconds: float,
+    ) -> None:
         self.missing = 0
-        self.solved: dict[int, Solution] = {}
-        self._costs = costs
-        self._chain = costs.to_chain()
+        self.solved: dict[int, Optimum] = {}
+        self._chain = chain
         self._run = run
         self._end = time.monotonic() + seconds
-        everything = replay(self._chain, keep_all(len(self._chain)))
-        self._everything = everything
 
     def know_plan(self, plan: Plan, budget: int) -> None:
         """Take a plan that was proven optimal for the budget, which saves solving for it."""
-        if plan.status != "optimal" or isinstance(plan, GraphPlan):
-            return
-        done = replay(self._chain, plan.items)
-        self.solved[budget] = Solution(plan.items, done.peak_bytes, done.time, done.time)
+        if plan.status == "optimal":
+            self.solved[budget] = Solution.of(self._chain, plan.schedule)
 
-    def optima(self, budgets: Sequence[int]) -> Mapping[int, Solution]:
+    def optima(self, budgets: Sequence[int]) -> Mapping[int, Optimum]:
         """What is solved of these and of the even budgets: the first one, then the larger ones.
 
         Raises
@@ -76,7 +105,7 @@ class ChainSweep:
         """
         first, *others = budgets
         self._solve(first)
-        top = self._everything.peak_bytes
+        top = self._chain.replay(self._chain.keep_all()).peak_bytes
         even = [top * part // STEPS for part in range(1, STEPS + 1)]
         todo = sorted({*even, *others} - self.solved.keys(), reverse=True)
         for done, budget in enumerate(todo):
@@ -92,43 +121,21 @@ class ChainSweep:
     def _solve(self, budget: int) -> None:
         if budget not in self.solved:
             left = self._end - time.monotonic()
-            self.solved[budget] = self._run(lambda: registry.optimal(self._chain, budget), left)
+            optimal = METHODS["optimal"]
+            self.solved[budget] = self._run(lambda: optimal.solve(self._chain, budget), left)
 
-    def frontier(self) -> ChainFrontier:
-        """What is solved so far, as a curve."""
-        return ChainFrontier(self._costs, self.solved, self.missing)
-
-
-class ChainFrontier(Frontier):
-    """Optimal pairs of peak bytes and time at some budgets; made by `ChainSweep.frontier`.
-
-    It is read like a `Frontier`, but between two points there are others, so `exact` is false.
-
-    Attributes
-    ----------
-    bounds
-        Pairs (budget in bytes, time that no persistent plan within it beats), ascending.
-    proven
-        Are all points optimal ones?
-    missing
-        How many smaller budgets there was no time for.
-    """
-
-    def __init__(self, costs: CostGraph, solved: dict[int, Solution], missing: int) -> None:
-        self.costs = costs
-        self.time_unit = costs.time_unit
-        self.missing = missing
-        chain, ticks = costs.to_chain(), costs.ticks_per_unit
-        everything = replay(chain, keep_all(len(chain)))
-        self.keep_all_peak_bytes = everything.peak_bytes
-        self.keep_all_time = everything.time / ticks
-        self.exact = False
-        self.proven = all(each.status.value == "optimal" for each in solved.values())
-        points: list[tuple[int, float]] = []
-        for each in sorted(solved.values(), key=lambda each: (each.peak_bytes, each.time)):
-            if not points or each.time / ticks < points[-1][1]:
-                points.append((each.peak_bytes, each.time / ticks))
-        self.points = tuple(points)
-        self.bounds = [
-            (budget, each.lower_bound_time / ticks) for budget, each in sorted(solved.items())
-        ]
+    def trades(self) -> Sweep:
+        """What is solved so far."""
+        proven = all(each.status.value == "optimal" for each in self.solved.values())
+        remark = "Each point was solved for its own budget; between two there are more."
+        if self.missing:
+            remark += (
+                f" {self.missing} smaller budgets were left out for lack of time; a larger "
+                "time limit has more of them."
+            )
+        return Sweep(
+            self._chain,
+            [Swept(budget, each, "optimal", None) for budget, each in sorted(self.solved.items())],
+            points_are="optimal plans of a sweep" if proven else "plans of a sweep",
+            remarks=(remark,),
+        )

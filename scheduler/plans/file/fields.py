@@ -1,30 +1,67 @@
-"""Checks of everything that a plan file says beside its items or steps."""
+"""The fields of a plan file: what each is and may hold; read with checks, said as a JSON Schema."""
 
 from __future__ import annotations
 
 import math
 import string
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler.common.errors import InvalidPlan
-from scheduler.common.text import did_you_mean, ordinal, shown
+from scheduler.common.fields import FileKind, check_keys
+from scheduler.common.text import ordinal, shown
 from scheduler.plans.file.items import SCHEMA
-from solvers.graph.solution import PlanClass
 from solvers.problem import LIMIT
 
-__all__ = ["check_record", "check_replayed", "excess", "steps_key"]
+__all__ = [
+    "FIELDS",
+    "PlanField",
+    "Value",
+    "check_record",
+    "check_replayed",
+    "excess",
+    "fields_schema",
+]
+__all__ += ["steps_key"]
 
-_OTHER_FILES = {
-    "checkpoint-scheduler/costs/": (
-        "this is a cost file, not a plan; solve it with 'checkpoint-scheduler solve', or read it "
-        "with CostGraph.load"
-    ),
-    "checkpoint-scheduler/graph/": (
-        "this is a compute graph, not a plan; solve it with 'checkpoint-scheduler solve', or read "
-        "it with ComputeCosts.load"
-    ),
-}
+_KIND = FileKind(
+    SCHEMA,
+    "a plan file",
+    InvalidPlan,
+    {
+        "costs": "this is a cost file, not a plan; solve it with 'checkpoint-scheduler solve', or "
+        "read it with CostGraph.load",
+        "graph": "this is a compute graph, not a plan; solve it with 'checkpoint-scheduler solve', "
+        "or read it with ComputeCosts.load",
+    },
+)
+
+
+class Value(NamedTuple):
+    """What a field may hold: a check, from its name and value, and the same in JSON Schema."""
+
+    check: Callable[[str, Any], Any]
+    json: Mapping[str, Any]
+
+
+class PlanField(NamedTuple):
+    """One field of a plan file.
+
+    Attributes
+    ----------
+    name, value, text
+        Its name, what it may hold, and what it means.
+    of
+        The plans that have it, by the field of their steps: ``items`` are a chain's.
+    needed
+        Do all those plans have it?
+    """
+
+    name: str
+    value: Value
+    text: str
+    of: tuple[str, ...] = ("items", "schedule", "actions")
+    needed: bool = True
 
 
 def check_record(record: object) -> dict[str, Any]:
@@ -37,22 +74,34 @@ def check_record(record: object) -> dict[str, Any]:
     InvalidPlan
         A field is missing, unknown, of the wrong kind, or contradicts another.
     """
-    if not isinstance(record, Mapping):
-        raise InvalidPlan(f"a plan file is a JSON object, this is {shown(record)}")
-    _check_schema(record)
-    what = steps_key(record)
-    checks = _CHECKS | (_OF_CHAIN if what == "items" else _OF_GRAPH) | {what: _anything}
-    for key in record:
-        if key not in checks:
-            hint = did_you_mean(key, checks) or f"; the fields are {', '.join(checks)}"
-            raise InvalidPlan(f"unknown field {shown(key)} in the plan{hint}")
-    optional = _OPTIONAL if what == "items" else _OPTIONAL_OF_GRAPH
-    for key in checks:
-        if key not in record and key not in optional:
-            raise InvalidPlan(f"the plan has no {key!r}; it is not a whole plan file")
-    values = {key: checks[key](key, record[key]) for key in checks if key in record}
+    record = _KIND.check(record)
+    steps = steps_key(record)
+    own = {field.name: field for field in FIELDS if steps in field.of}
+    needed = [name for name in own if own[name].needed]
+    check_keys(
+        "the plan", record, own, needed, error=InvalidPlan, lacking="it is not a whole plan file"
+    )
+    values = {name: own[name].value.check(name, record[name]) for name in own if name in record}
     _check_together(values)
     return {key: value for key, value in values.items() if key not in ("schema", "gap")}
+
+
+def fields_schema() -> dict[str, Any]:
+    """The part of a plan file's JSON Schema that says which fields there are."""
+    properties: dict[str, dict[str, Any]] = {}
+    for field in FIELDS:
+        known = properties.setdefault(field.name, {"description": field.text} if field.text else {})
+        # Where plans of different steps may hold different words, the schema has all of them.
+        words = [*known.get("enum", ()), *field.value.json.get("enum", ())]
+        known |= {**field.value.json, **({"enum": words} if words else {})}
+    needed_by_all = [field.name for field in FIELDS if field.needed and field.of == _STEPS]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": needed_by_all,
+        "oneOf": [{"required": [steps]} for steps in _STEPS],
+        "additionalProperties": False,
+    }
 
 
 def steps_key(record: Mapping[Any, Any]) -> str:
@@ -63,22 +112,10 @@ def steps_key(record: Mapping[Any, Any]) -> str:
     InvalidPlan
         The record has two of them.
     """
-    found = [key for key in ("items", "schedule", "actions") if key in record]
+    found = [key for key in _STEPS if key in record]
     if len(found) > 1:
         raise InvalidPlan(f"the plan has both {found[0]!r} and {found[1]!r}; it has one of them")
     return found[0] if found else "items"
-
-
-def _check_schema(record: Mapping[Any, Any]) -> None:
-    if "schema" not in record:
-        raise InvalidPlan(f'there is no \'schema\'; a plan file says "schema": "{SCHEMA}"')
-    schema = record["schema"]
-    if schema == SCHEMA:
-        return
-    for prefix, sentence in _OTHER_FILES.items():
-        if isinstance(schema, str) and schema.startswith(prefix):
-            raise InvalidPlan(sentence)
-    raise InvalidPlan(f"unknown schema {shown(schema)}; a plan file has {SCHEMA!r}")
 
 
 def check_replayed(values: Mapping[str, Any]) -> None:
@@ -134,11 +171,6 @@ def _finite(share: float) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def _gap(key: str, value: object) -> float | None:
-    # JSON has no infinity, which a gap above a bound of zero is.
-    return None if value is None else _time(key, value)
-
-
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str) or not value.isprintable() or not value:
         raise InvalidPlan(f"{key!r} must be text on one line, got {shown(value)}")
@@ -181,50 +213,110 @@ def _layers(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _one_of(*choices: str) -> Callable[[str, object], str]:
+def _one_of(*choices: str) -> Value:
     def check(key: str, value: object) -> str:
         if not isinstance(value, str) or value not in choices:
             raise InvalidPlan(f"{key!r} must be {_either(choices)}, got {shown(value)}")
         return str(value)
 
-    return check
+    return Value(check, {"enum": list(choices)})
 
 
 def _either(choices: Sequence[str]) -> str:
     return " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
 
 
-def _budget(key: str, value: object) -> int | None:
-    return None if value is None else _size(key, value)
+def _unchecked(json: Mapping[str, Any]) -> Value:
+    return Value(lambda _, value: value, json)
 
 
-def _anything(key: str, value: object) -> object:
-    return value
+def _or_null(known: Value) -> Value:
+    json = {**known.json, "type": [known.json["type"], "null"]}
+    return Value(lambda key, value: None if value is None else known.check(key, value), json)
 
 
-_CHECKS: dict[str, Callable[[str, object], Any]] = {
-    "schema": _anything,
-    "layers": _layers,
-    "budget_bytes": _budget,
-    "reserved_bytes": _size,
-    "peak_bytes": _size,
-    "time": _time,
-    "keep_all_peak_bytes": _size,
-    "keep_all_time": _time,
-    "time_unit": _text,
-    "method": _text,
-    "status": _one_of("optimal", "feasible"),
-    "lower_bound_time": _time,
-    "costs_sha256": _digest,
-    "measured_peak_bytes": _size,
-}
-_OF_CHAIN: dict[str, Callable[[str, object], Any]] = {
-    "class": _one_of("persistent"),
-    "policies": _anything,  # `Plan` checks them beside its items
-}
-_OF_GRAPH: dict[str, Callable[[str, object], Any]] = {
-    "class": _one_of(*(each.value for each in PlanClass)),
-    "gap": _gap,
-}
-_OPTIONAL = ("reserved_bytes", "class", "measured_peak_bytes", "policies")
-_OPTIONAL_OF_GRAPH = ("reserved_bytes", "gap", "measured_peak_bytes")
+def _list_of(what: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": what, "minItems": 1, **more}
+
+
+_STRING = {"type": "string"}
+_SIZE = Value(_size, {"type": "integer", "minimum": 0})
+_TIME = Value(_time, {"type": "number", "minimum": 0})
+_LINE = Value(_text, _STRING)
+_NAMES = Value(_layers, _list_of({**_STRING, "minLength": 1}, uniqueItems=True))
+_HEX = Value(_digest, {**_STRING, "pattern": "^[0-9a-fA-F]{64}$"})
+_CALLS = _list_of({"$ref": "#/$defs/call"}, uniqueItems=True)
+_POLICIES = {"type": "object", "additionalProperties": _CALLS, "minProperties": 1}
+
+_STEPS = ("items", "schedule", "actions")
+_CHAIN, _GRAPH = _STEPS[:1], _STEPS[1:]
+_CLASS = (
+    "The plans among which none is faster; persistent: a stored value stays until its backward."
+)
+
+FIELDS = (
+    PlanField("schema", _unchecked({"const": SCHEMA}), ""),
+    PlanField(
+        "layers",
+        _NAMES,
+        "Names of the layers in the order in which they run; for a graph, of its nodes in the "
+        "order of their first run.",
+    ),
+    PlanField(
+        "budget_bytes",
+        _or_null(_SIZE),
+        "Memory that was asked for, reserved_bytes included; null: none was.",
+    ),
+    PlanField("reserved_bytes", _SIZE, "Came off the budget before solving.", needed=False),
+    PlanField("peak_bytes", _SIZE, "Most bytes live at once, without reserved ones."),
+    PlanField("time", _TIME, "Of one training step, in time_unit."),
+    PlanField("keep_all_peak_bytes", _SIZE, "The same of recomputing nothing."),
+    PlanField("keep_all_time", _TIME, "The same of recomputing nothing."),
+    PlanField("time_unit", _LINE, "Of every time, such as ms."),
+    PlanField("method", _LINE, "What made the plan."),
+    PlanField(
+        "status",
+        _one_of("optimal", "feasible"),
+        "optimal: no plan of its class within the budget is faster.",
+    ),
+    PlanField("lower_bound_time", _TIME, "No plan of its class within the budget takes less."),
+    PlanField("costs_sha256", _HEX, "Digest of the costs that the plan was made for."),
+    PlanField("measured_peak_bytes", _SIZE, "What a run of the plan measured.", needed=False),
+    PlanField("class", _one_of("persistent"), _CLASS, _CHAIN, needed=False),
+    PlanField("class", _one_of("forward", "staged", "any"), _CLASS, _GRAPH),
+    PlanField(
+        "policies",
+        _unchecked(_POLICIES),  # `Plan` checks them beside its items
+        "What to keep inside layers that are kept under an option, by their names; of a chain.",
+        _CHAIN,
+        needed=False,
+    ),
+    PlanField(
+        "gap",
+        _or_null(_TIME),  # JSON has no infinity, which a gap above a bound of zero is
+        "Of a graph: how far the time is above the bound at most, as a share; null: infinitely.",
+        _GRAPH,
+        needed=False,
+    ),
+    PlanField(
+        "items",
+        _unchecked(_list_of({"$ref": "#/$defs/item"})),
+        "Of a chain: what happens to the layers, in order, each covered once.",
+        ("items",),
+    ),
+    PlanField(
+        "schedule",
+        _unchecked(_list_of(_STRING)),
+        "Of a compute graph: names of its nodes in the order of computation, repeats included. A "
+        "copy is let go right after its last use.",
+        ("schedule",),
+    ),
+    PlanField(
+        "actions",
+        _unchecked(_list_of({"$ref": "#/$defs/action"})),
+        "Of a graph of layers: forwards, which keep or drop what the backward needs, and "
+        "backwards.",
+        ("actions",),
+    ),
+)
+"""Every field of a plan file, in the order in which a message lists them."""

@@ -5,7 +5,7 @@ A plan may nest as deep as it has layers, so nothing here recurses.
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,19 +15,24 @@ from typing import Any
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Keep, depth
 
-__all__ = ["SCHEMA", "dump_plan", "is_plan", "items_to_json", "parse_items", "parse_plan"]
+__all__ = ["SCHEMA", "is_plan", "items_to_json", "parse_items", "parse_plan"]
 
 SCHEMA = "checkpoint-scheduler/plan/1"
+
+_MOST_NESTED = 100
+"""Bodies inside bodies that are written as such; deeper plans are written flat."""
 
 _DEEPEST = 10_000
 """Nested JSON values read at most: each takes some of the C stack."""
 
+_NESTED = re.compile(r'"body"\s*:\s*\[')
+
 
 def parse_plan(text: str, source: str) -> object:
     """The JSON value of a plan file's text; `source` is what a message calls it."""
-    with _room_for(min(2 * text.count('"body"'), _DEEPEST)):
+    with _room_for(min(2 * len(_NESTED.findall(text)), _DEEPEST)):
         return parse_json(text, source, InvalidPlan)
 
 
@@ -48,32 +53,14 @@ def _room_for(depth: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def dump_plan(record: Mapping[str, object], items: Sequence[Item]) -> str:
-    """The text of a plan file: `record` with the `items`, one a line."""
-    head = json.dumps(dict(record))
-    lines = ",\n".join(f"  {_item_text(item)}" for item in items)
-    return f'{head[:-1]},\n "items": [\n{lines}\n ]}}\n'
-
-
-def _item_text(item: Item) -> str:
-    parts: list[str] = []
-    todo: list[Item | str] = [item]
-    while todo:
-        work = todo.pop()
-        if isinstance(work, str):
-            parts.append(work)
-        elif isinstance(work, Keep):
-            parts.append(json.dumps(_keep_to_json(work)))
-        else:
-            parts.append(f'{{"checkpoint": [{work.first}, {work.last}], "body": [')
-            todo.append("]}")
-            for i, inner in enumerate(reversed(work.body)):
-                todo += [", ", inner] if i else [inner]
-    return "".join(parts)
-
-
 def items_to_json(items: Sequence[Item]) -> list[Any]:
-    """The items as JSON values."""
+    """The items as JSON values.
+
+    Bodies that nest deeper than most JSON writers and readers go are written flat: the body of
+    such a checkpoint is a number, of how many of the items after it are its body.
+    """
+    if depth(items) > _MOST_NESTED:
+        return _flat(items)
     result: list[Any] = []
     todo: list[tuple[Sequence[Item], list[Any]]] = [(items, result)]
     while todo:
@@ -86,6 +73,19 @@ def items_to_json(items: Sequence[Item]) -> list[Any]:
                 values.append({"checkpoint": [item.first, item.last], "body": body})
                 todo.append((item.body, body))
     return result
+
+
+def _flat(items: Sequence[Item]) -> list[Any]:
+    values: list[Any] = []
+    todo = list(reversed(items))
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Keep):
+            values.append(_keep_to_json(item))
+        else:
+            values.append({"checkpoint": [item.first, item.last], "body": len(item.body)})
+            todo.extend(reversed(item.body))
+    return values
 
 
 def _keep_to_json(item: Keep) -> int | dict[str, int | str]:
@@ -234,4 +234,34 @@ def parse_items(values: object, layers: Sequence[str]) -> tuple[Item, ...]:
         A value is no item, or the items do not cover the layers in order; the message names the
         place, as in ``items[3].body[0]``.
     """
-    return _Reader(values, layers).read()
+    return _Reader(_nested(values), layers).read()
+
+
+def _nested(values: object) -> object:
+    """The values with flat bodies (see `items_to_json`) as lists; others stay as they are."""
+    if not isinstance(values, list | tuple) or not any(map(_flat_body, values)):
+        return values
+    nested: list[object] = []
+    above: list[tuple[list[object], int]] = []
+    level, left = nested, len(values)  # of the outermost list the end of the values is the end
+    for value in values:
+        left -= 1
+        count = _flat_body(value)
+        body: list[object] = []
+        level.append({**value, "body": body} if count else value)
+        if count:
+            above.append((level, left))
+            level, left = body, count
+        while not left and above:
+            level, left = above.pop()
+    if above:
+        raise InvalidPlan(
+            f"items: the list ends, and {left} more items belong to a 'body' before; it is not a "
+            "whole plan"
+        )
+    return nested
+
+
+def _flat_body(value: Any) -> int:
+    body = value.get("body") if isinstance(value, Mapping) else None
+    return body if isinstance(body, int) and not isinstance(body, bool) and body > 0 else 0

@@ -1,4 +1,4 @@
-"""Make a model train as a plan says, by replacing the forward of its blocks."""
+"""A model that trains as a plan says, by replacing the forward of its blocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from types import TracebackType
-from typing import Any
 
 from torch import nn
 
@@ -16,15 +14,15 @@ from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.coverage import Coverage
-from scheduler.pytorch.checkpointing.recompute import Recomputation
-from scheduler.pytorch.checkpointing.segment import Block, Segment
+from scheduler.pytorch.checkpointing.segment import PlannedBlock, Segment
 from scheduler.pytorch.checkpointing.selective import check_torch
-from scheduler.pytorch.model.call import check_unwrapped, switch_off_cache
+from scheduler.pytorch.model.call import check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
-from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of, options_of
-
-__all__ = ["Handle", "Recomputation", "apply"]
+from scheduler.pytorch.model.kind import check_kind
+from scheduler.pytorch.model.replace import RemovableHandle
+from scheduler.pytorch.model.step import switch_off_cache
+from solvers.schedule import Checkpoint, Item, Items, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
 """Python frames that each level of nested checkpoints takes, in torch and here."""
@@ -67,29 +65,29 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         The model checkpoints already, or is wrapped in something that the plan does not survive;
         or a pattern of blocks matches nothing.
     """
-    _check_kind(plan)
+    check_kind(plan, "chain")
+    _check_runnable(plan)
     model = _inside(model)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
-    handle = Handle(plan, model)
+    placed: list[PlannedBlock] = []
     segments = [item for item in plan.items if item != Keep(first_of(item))]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
     for run in runs:
         _check_run(run, plan.policies)
         check_units(model, [name for name, _ in run])
     for item, run in zip(segments, runs, strict=True):
-        members = [Block(module, name) for name, module in run]
+        members = [PlannedBlock(module, name) for name, module in run]
         segment = Segment(item, members, plan.policies)
         for block in members:
             block.segment = segment
             block.put()
-        handle.blocks.extend(members)
-    handle.configs = switch_off_cache(model)
-    return handle
+        placed.extend(members)
+    return Handle(placed, switch_off_cache(model), plan, model)
 
 
 @dataclass
-class Handle:
+class Handle(RemovableHandle):
     """An applied plan.
 
     Attributes
@@ -100,44 +98,18 @@ class Handle:
 
     plan: Plan
     _model: nn.Module = field(repr=False)
-    blocks: list[Block] = field(default_factory=list, repr=False)
-    configs: list[Any] = field(default_factory=list, repr=False)
-
-    def remove(self) -> None:
-        """Put every forward, and the cache setting, back; harmless when done twice."""
-        for block in self.blocks:
-            block.take_away()
-        self.blocks.clear()
-        for config in self.configs:
-            config.use_cache = True
-        self.configs.clear()
 
     def report(self) -> Coverage:
-        """Say for each layer what the plan wants and what the model does at this moment.
+        """For each layer what the plan wants and what the model does at this moment.
 
         Print it, or look a layer's plan up in it; ``report().ok`` when the two are the same.
         """
-        return Coverage.of(self.plan, self._model, self.blocks)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
+        return Coverage.of(self.plan, self._model, self._placed)
 
 
-def _check_kind(plan: Plan) -> None:
-    if not hasattr(plan, "items"):
-        raise InvalidPlan(
-            "this is the plan of a graph, which has steps in place of items; apply it with "
-            "apply_graph(plan.steps, trace(model, inputs), model)"
-        )
-    for layer, option in options_of(plan.items).items():
+def _check_runnable(plan: Plan) -> None:
+    """Raise `InvalidPlan` where nobody says what an option keeps, or Python cannot nest so deep."""
+    for layer, option in Items(plan.items).options().items():
         name = plan.layers[layer]
         if not plan.policies.get(name):
             raise InvalidPlan(
@@ -193,7 +165,7 @@ def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keep
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Say whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
+    """Whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
     return (
         hasattr(module.forward, "_torchdynamo_orig_callable")
         or getattr(module, "_compiled_call_impl", None) is not None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.checkpointing.segment import Block
-from scheduler.report.table import aligned
+from scheduler.pytorch.checkpointing.segment import PlannedBlock
+from scheduler.report.tables import aligned
 from solvers.schedule import Item, Keep, first_of, last_of
 
 
@@ -34,7 +34,7 @@ class Coverage(Mapping[str, str]):
     calls: dict[str, int]
 
     @classmethod
-    def of(cls, plan: Plan, model: nn.Module, blocks: Sequence[Block]) -> Coverage:
+    def of(cls, plan: Plan, model: nn.Module, blocks: Sequence[PlannedBlock]) -> Coverage:
         """Look at a model."""
         planned = {
             plan.layers[i]: _describe(item, plan.layers)
@@ -50,7 +50,7 @@ class Coverage(Mapping[str, str]):
 
     @property
     def ok(self) -> bool:
-        """Say whether every layer does what is planned."""
+        """Whether every layer does what is planned."""
         return self.planned == self.found
 
     def __getitem__(self, layer: str) -> str:
@@ -79,8 +79,8 @@ def _describe(item: Item, layers: Sequence[str]) -> str:
     return f"checkpoint {layers[item.first]} to {layers[item.last]}"
 
 
-def _obstacle(planned: str, module: nn.Module | None, block: Block | None) -> str | None:
-    """Say what keeps a layer from doing what is planned."""
+def _obstacle(planned: str, module: nn.Module | None, block: PlannedBlock | None) -> str | None:
+    """What keeps a layer from doing what is planned."""
     if module is None:  # an end of the chain, which no module stands for
         return None
     if getattr(module, "gradient_checkpointing", False) is True:

@@ -8,7 +8,6 @@ own arguments and hooks; between two blocks nothing is open, whatever the model 
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import Selection
 from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call
-from scheduler.pytorch.model.rng import GENERATORS
+from scheduler.pytorch.model.rng import GENERATORS, torch_generators
 from solvers.schedule import Item, Keep
 
 _GENERATOR = getattr(of_torch, "_checkpoint_without_reentrant_generator", None)
@@ -57,7 +56,7 @@ def frame(
     *,
     early: bool,
 ) -> saved_tensors_hooks:
-    """Make a checkpoint that starts at `activation`; return its hooks, to be put around blocks.
+    """The hooks of a new checkpoint that starts at `activation`, to be put around blocks.
 
     What is saved under the hooks is dropped, and comes back by running `body` on the activation,
     in the context `again`; see `stopping` for `early`.
@@ -73,6 +72,7 @@ def frame(
             settings = (True, lambda: (nullcontext(), again), "default", False, *keywords.values())
             steps = _GENERATOR(body, *settings, activation)
             next(steps)
+        # torch hands its frame to nobody: between its two halves it is a local of the generator.
         made = steps.gi_frame.f_locals.get("new_frame")
         next(steps, None)
         if made is not None:
@@ -128,7 +128,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Step:
+class SegmentStep:
     """What happens at one block of a segment.
 
     Attributes
@@ -146,15 +146,15 @@ class Step:
     closes: int
 
 
-def steps_of(item: Item) -> list[Step]:
+def steps_of(item: Item) -> list[SegmentStep]:
     """Take a segment apart, block by block."""
     if isinstance(item, Keep):
-        return [Step((), item, 0) if item.option is None else Step((item,), item, 1)]
+        return [SegmentStep((), item, 0) if item.option is None else SegmentStep((item,), item, 1)]
     steps = [step for inner in item.body for step in steps_of(inner)]
     first, last = steps[0], steps[-1]
-    steps[0] = Step((item, *first.opens), first.keep, first.closes)
+    steps[0] = SegmentStep((item, *first.opens), first.keep, first.closes)
     last = steps[-1]
-    steps[-1] = Step(last.opens, last.keep, last.closes + 1)
+    steps[-1] = SegmentStep(last.opens, last.keep, last.closes + 1)
     return steps
 
 
@@ -198,7 +198,7 @@ class Passage:
                     f"{names[number - 1]!r}, with which it shares a segment of the plan; solve "
                     "with method='every-layer'"
                 )
-            if moved := self._between.draws.since():
+            if moved := self._between.moved():
                 self.calls.drawn[number] = moved
         self._between = None
         self.calls.calls.append(call.without_activation())
@@ -230,6 +230,7 @@ class Passage:
         if self.reached == 0:
             self.let_go()
         else:
+            # Weakly, or the two would hold each other, and all that is open, in a cycle.
             self._between = _Between(result, weakref.proxy(self))
 
 
@@ -243,10 +244,19 @@ class _Between:
         self._result = weakref.ref(result, lambda _: passage.let_go())
         self._version = result._version
         self.autocast = Ambient(result.device).dtype
-        self.draws = _Draws(result.device)
+        generators = [*GENERATORS, *torch_generators([result.device])]
+        self._states = [(generator, generator.state()) for generator in generators]
+
+    def moved(self) -> list[Callable[[], None]]:
+        """For each generator that has moved since: a function that puts it where it is now."""
+        return [
+            partial(generator.put, generator.state())
+            for generator, state in self._states
+            if generator.moved_from(state)
+        ]
 
     def is_handed(self, activation: torch.Tensor) -> bool:
-        """Say whether it is the block's result, unchanged; a view of all of it is the same.
+        """Whether it is the block's result, unchanged; a view of all of it is the same.
 
         Backward hooks on a block, and fully_shard, hand on such views.
         """
@@ -261,43 +271,3 @@ class _Between:
             and activation.dtype == result.dtype
             and activation.requires_grad == result.requires_grad
         )
-
-
-class _Draws:
-    """Where the random generators were at one moment."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._places: list[tuple[Any, ...]] = [()]  # what torch's functions take: () is the CPU's
-        if device.type != "cpu" and getattr(_module(device), "_initialized", False):
-            self._places.append((device,))
-        self._bytes = [_bytes(_state(*place)) for place in self._places]
-        self._others = [(generator, generator.state()) for generator in GENERATORS]
-
-    def since(self) -> list[Callable[[], None]]:
-        """For each generator that has moved since: a function that puts it where it is now."""
-        moved: list[Callable[[], None]] = [
-            partial(generator.put, generator.state())
-            for generator, state in self._others
-            if generator.moved_from(state)
-        ]
-        for place, before in zip(self._places, self._bytes, strict=True):
-            now = _state(*place)
-            if _bytes(now) != before:
-                moved.append(partial(_module(*place).set_rng_state, now, *place))
-        return moved
-
-
-def _module(device: torch.device | None = None) -> Any:
-    return torch if device is None else getattr(torch, device.type, None)
-
-
-def _state(device: torch.device | None = None) -> torch.Tensor:
-    state: torch.Tensor = (
-        torch.get_rng_state() if device is None else _module(device).get_rng_state(device)
-    )
-    return state
-
-
-def _bytes(state: torch.Tensor) -> bytes:
-    """Read a state where it lies, in the CPU's memory: torch itself may be in fake mode."""
-    return ctypes.string_at(state.data_ptr(), state.nbytes)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from scheduler.pytorch.model.rng import GENERATORS
+from scheduler.pytorch.model.rng import GENERATORS, Generator
 
 
 class Recomputation:
     """A context for each repetition of a forward; made when that begins.
 
-    torch replays its own generators; this replays Python's and numpy's. A batch norm's running
-    statistics count each batch once.
+    A batch norm's running statistics count each batch once.
 
     Parameters
     ----------
@@ -23,19 +23,27 @@ class Recomputation:
     counting
         Let them count, and take it back: where each operation is told by which call of it this is,
         none may be missing.
+    generators
+        Those to be replayed. Inside a checkpoint torch replays its own.
     """
 
-    def __init__(self, norms: list[_BatchNorm], *, counting: bool = False) -> None:
+    def __init__(
+        self,
+        norms: list[_BatchNorm],
+        *,
+        counting: bool = False,
+        generators: Sequence[Generator] = GENERATORS,
+    ) -> None:
         self._norms = norms
         self._counting = counting
         # Those to be put back: all, until the forward has shown which of them it draws from.
-        self._before = [(generator, generator.state()) for generator in GENERATORS]
+        self._before = [(generator, generator.state()) for generator in generators]
         self._now: list[Any] = []
         self._statistics: list[tuple[float | None, Any]] = []
         self._counted: list[int] = []
 
     def forward(self) -> _Forward:
-        """Return a context for the forward itself."""
+        """A context for the forward itself."""
         return _Forward(self)
 
     def forward_is_over(self) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from scheduler.common.errors import UnsupportedModel
@@ -18,75 +16,40 @@ from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, st
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together
 from scheduler.pytorch.model.autocast import without_cast_cache
-from scheduler.pytorch.model.call import Call, Replaced, split_output
+from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
+from scheduler.pytorch.model.replace import Replaced
+from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 
-class Block(Replaced):
+class PlannedBlock(Replaced):
     """The replaced forward of one block.
 
     Attributes
     ----------
-    module, name
-        The block.
+    name
+        Of the block.
     segment
         What it runs in.
     calls
         How often it was called with gradients on, recomputations not counted.
+    buffers
+        What its forward must leave alone to be run again.
     """
 
     segment: Segment
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self.module = module
+        super().__init__(module)
         self.name = name
         self.calls = 0
-        self._own = module.__dict__.get("forward")
-        self.original = module.forward
-        self._buffers = [
-            part._buffers for part in module.modules() if not isinstance(part, _BatchNorm)
-        ]
+        self.buffers = Buffers(module)
         _outside_graphs()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A bound method is pickled by its name, which leads back here.
-        return {key: value for key, value in self.__dict__.items() if key != "original"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.original = self._own or MethodType(type(self.module).forward, self.module)
+        super().__setstate__(state)
         _outside_graphs()
-
-    def put(self) -> None:
-        """Take the place of the module's forward."""
-        self.module.forward = self
-
-    @property
-    def is_put(self) -> bool:
-        """Say whether it is still the module's forward."""
-        return self.module.__dict__.get("forward") is self
-
-    def take_away(self) -> None:
-        """Put the module's own forward back."""
-        if not self.is_put:
-            return
-        if self._own is None:
-            del self.module.forward
-        else:
-            self.module.forward = self._own
-
-    def buffers(self) -> list[tuple[int, int]]:
-        """Identity and version of every buffer that a forward must not change to be run again.
-
-        Batch norm's are left out: `Recomputation` sees to them.
-        """
-        return [
-            (id(buffer), buffer._version)
-            for buffers in self._buffers
-            for buffer in buffers.values()
-            if buffer is not None
-        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run as a part of the segment; without gradients, as before."""
@@ -95,11 +58,11 @@ class Block(Replaced):
         return _outside_graphs()(self, args, kwargs)
 
 
-_uncompiled: list[Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]] = []
+_uncompiled: list[Callable[[PlannedBlock, tuple[Any, ...], dict[str, Any]], Any]] = []
 """`_run`, once there is a block: making it loads the compiler."""
 
 
-def _outside_graphs() -> Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]:
+def _outside_graphs() -> Callable[[PlannedBlock, tuple[Any, ...], dict[str, Any]], Any]:
     # Compiled together, nested checkpoints become one. So a compiled model leaves its graph here;
     # a block whose own forward is compiled enters its own.
     if not _uncompiled:
@@ -107,7 +70,7 @@ def _outside_graphs() -> Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]
     return _uncompiled[0]
 
 
-def _run(block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(block: PlannedBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if block.module.__dict__.get("gradient_checkpointing") is True:
         raise UnsupportedModel(
             f"block {block.name!r} has its own gradient checkpointing on, which was switched on "
@@ -139,7 +102,7 @@ class Segment:
     `keeps` has the results that stay, by the name of the block.
     """
 
-    def __init__(self, item: Item, blocks: list[Block], keeps: Mapping[str, Keeps]) -> None:
+    def __init__(self, item: Item, blocks: list[PlannedBlock], keeps: Mapping[str, Keeps]) -> None:
         self.item = item
         self.blocks = blocks
         self._keeps = {block.name: keeps[block.name] for block in blocks if block.name in keeps}
@@ -149,18 +112,13 @@ class Segment:
         plain = isinstance(item, Checkpoint) and item.body == (Keep(item.first),)
         self._single = self._steps[0].keep if plain else None
         self._passage = Passage(self._names)
-        self._norms = [
-            module
-            for block in blocks
-            for module in block.module.modules()
-            if isinstance(module, _BatchNorm)
-        ]
+        self._norms = norms_of(block.module for block in blocks)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_passage": Passage(self._names)}
 
-    def run(self, block: Block, call: Call) -> Any:
-        """Run one block that the model calls; return its output."""
+    def run(self, block: PlannedBlock, call: Call) -> Any:
+        """Run one block that the model calls; its output."""
         if len(self.blocks) == 1:
             calls = Calls(self._names, [call.without_activation()])
             return self._checkpoint(self.item, call.activation, calls, keeping=True)[1]
@@ -178,7 +136,7 @@ class Segment:
             self._passage.let_go()
             raise
 
-    def _run_in_place(self, block: Block, call: Call, passage: Passage) -> Any:
+    def _run_in_place(self, block: PlannedBlock, call: Call, passage: Passage) -> Any:
         step = self._steps[passage.reached]
         passage.begin(call)
         activation, version = call.activation, call.activation._version
@@ -227,7 +185,7 @@ class Segment:
             scatter(block.module)
         return done
 
-    def _blocks_of(self, item: Item) -> list[Block]:
+    def _blocks_of(self, item: Item) -> list[PlannedBlock]:
         return self.blocks[self._number(item) : last_of(item) + 1 - first_of(self.item)]
 
     def _number(self, item: Item) -> int:
@@ -243,6 +201,7 @@ class Segment:
             result: tuple[torch.Tensor, Any] = checkpoint(
                 self._body(item, calls, ran=False),
                 activation,
+                # Only this variant nests, and stops where the last tensor is saved.
                 use_reentrant=False,
                 preserve_rng_state=True,
                 context_fn=lambda: self._contexts(item, calls, keeping),
@@ -282,18 +241,18 @@ class Segment:
         """Run one block with its own arguments; the activation in its output, and the output."""
         number = self._number(item)
         block, call = self.blocks[number], calls.calls[number]
-        buffers = block.buffers()
+        versions = block.buffers.versions()
         args, kwargs = call.arguments(activation)
         gather(block.module)
         output = block.original(*args, **kwargs)
-        if buffers != block.buffers():
+        if versions != block.buffers.versions():
             raise UnsupportedModel(
                 f"block {block.name!r} changes a buffer of its own in its forward, which a "
                 "recomputation would do again; a plan must keep it (profile says so in its costs)"
             )
         return split_output(block.name, call.mark(output))[0], output
 
-    def _check_unchanged(self, block: Block, activation: torch.Tensor, version: int) -> None:
+    def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
         if activation._version != version:
             raise UnsupportedModel(
                 f"block {block.name!r} changes its input in place, which a recomputation would "
@@ -302,7 +261,7 @@ class Segment:
 
 
 def _stops_early(item: Item) -> bool:
-    """Say whether a recomputation may end where torch ends it: at the last tensor saved of its own.
+    """Whether a recomputation may end where torch ends it: at the last tensor saved of its own.
 
     A block kept under an option saves its own: where it ends a body it must still run to the end.
     """

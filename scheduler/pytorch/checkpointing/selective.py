@@ -10,7 +10,7 @@ import torch.utils.checkpoint as of_torch
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
-from scheduler.pytorch.checkpointing.watch import RandomStates, Repetition, Watch
+from scheduler.pytorch.checkpointing.policy import KeepPolicy, RandomStates, Repetition
 
 __all__ = ["HandedBack", "Selection", "Together", "check_torch"]
 
@@ -46,14 +46,14 @@ class Selection:
     """
 
     def __init__(self, block: str, keeps: Keeps) -> None:
-        watch = Watch(block, keeps)
-        # Whether what is kept is changed is seen to by the watch, which knows by what.
+        policy = KeepPolicy(block, keeps)
+        # Whether what is kept is changed is seen to by the policy, which knows by what.
         forward, again = of_torch.create_selective_checkpoint_contexts(
-            watch, allow_cache_entry_mutation=True
+            policy, allow_cache_entry_mutation=True
         )
-        states = RandomStates() if watch.keeps_random else None
-        self.forward = Together(watch, forward, *([] if states is None else [states]))
-        self.again = Together(again, Repetition(watch, states))
+        states = RandomStates() if policy.keeps_random else None
+        self.forward = Together(policy, forward, *([] if states is None else [states]))
+        self.again = Together(again, Repetition(policy, states))
 
 
 class HandedBack:

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import format_bytes
-from scheduler.pytorch.compile.choice import Choice, StepGraph, front, ladder, play
+from scheduler.pytorch.compile.choice import Answer, StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 
-__all__ = ["Answer", "choose"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was chosen, and what is known of it.
-
-    Attributes
-    ----------
-    choice
-        It fits the budget.
-    proven
-        No choice within the budget runs less again.
-    least_time
-        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
-        where that is proven the best.
-    """
-
-    choice: Choice
-    proven: bool
-    least_time: int
+__all__ = ["choose"]
 
 
 def choose(
     graph: StepGraph,
     budget: int,
     effort: float,
-    others: Callable[[], Iterable[Choice]] = tuple,
+    others: Callable[[], Iterable[StepChoice]] = tuple,
 ) -> Answer:
-    """Choice of least time within `budget` bytes.
+    """The choice of least time within `budget` bytes.
 
     What is not proven is the best of `ladder` and of `others`, even where the search found better:
     so that it does not depend on the budget, and a larger one never makes it slower.
@@ -89,6 +68,6 @@ def choose(
     )
 
 
-def _fitting(choices: list[Choice], budget: int) -> Choice | None:
+def _fitting(choices: list[StepChoice], budget: int) -> StepChoice | None:
     """The quickest that fits, of a `front`."""
     return next((choice for choice in reversed(choices) if choice.peak_bytes <= budget), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from scheduler.pytorch.compile.choice import Choice, play
+from scheduler.pytorch.compile.choice import StepChoice, play
 from scheduler.pytorch.compile.joint import Joint
 
 __all__ = ["torch_choices"]
@@ -18,7 +18,7 @@ _SHARES = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 
 def torch_choices(
     joint: Joint, graph: Graph, info: Any, choose: Callable[[Graph, Any, float], list[Node]]
-) -> Iterator[Choice]:
+) -> Iterator[StepChoice]:
     """Play what torch saves by itself, at its shares 0 and 1 and some between, by each solver.
 
     Parameters

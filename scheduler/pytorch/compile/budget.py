@@ -12,82 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint as of_torch
 from torch.fx import Graph, Node
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.common.text import format_bytes
 from scheduler.common.units import parse_bytes
 from scheduler.pytorch.compile.baselines import torch_choices
-from scheduler.pytorch.compile.choice import StepGraph, play
 from scheduler.pytorch.compile.joint import parts, read_joint
+from scheduler.pytorch.compile.plan import CompiledPlan
 from scheduler.pytorch.observe.clock import Roofline
-from scheduler.report.table import format_percent
-
-if TYPE_CHECKING:  # CP-SAT is loaded when it is needed
-    from scheduler.pytorch.compile.answer import Answer
 
 __all__ = ["CompileBudget", "CompiledPlan", "compile_budget"]
 
 # Any share between 0 and 1 lets torch ask; at both ends, and where its own cut saves less than
 # the share, it does not.
 _ASK = 1e-12
-
-
-@dataclass(frozen=True)
-class CompiledPlan:
-    """What was chosen for one joint graph.
-
-    Attributes
-    ----------
-    budget_bytes
-        As given.
-    peak_bytes
-        Predicted: most bytes live at once of everything but parameters, buffers and optimizer
-        state, while the compiled forward and backward run.
-    keep_all_bytes
-        The same when everything that the backward reads is kept.
-    kept, recomputed
-        Operations of the joint graph, by name.
-    recomputed_share
-        Time that runs again, as a share of the forward's.
-    least_share
-        Proven: every choice within the budget runs at least this share again.
-    status
-        "optimal": no choice within the budget runs less again, which is proven; both shares are
-        the same. "feasible": fits, and is no worse than any of torch's own choices that were asked
-        for and fit; what runs again is between `least_share` and `recomputed_share` at best.
-    set_by
-        What runs at the peak, as part of a sentence.
-    """
-
-    budget_bytes: int
-    peak_bytes: int
-    keep_all_bytes: int
-    kept: tuple[str, ...]
-    recomputed: tuple[str, ...]
-    recomputed_share: float
-    least_share: float
-    status: str
-    set_by: str
-
-    def __str__(self) -> str:
-        """One line."""
-        return (
-            f"peak {format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)} (keep all: "
-            f"{format_bytes(self.keep_all_bytes)}), {len(self.recomputed)} operations run again: "
-            f"+{format_percent(self.recomputed_share)} of the forward, {self.status}"
-            + (
-                f" (at least {format_percent(self.least_share)})"
-                if self.status != "optimal"
-                else ""
-            )
-        )
 
 
 def compile_budget(
@@ -98,7 +41,7 @@ def compile_budget(
     runtime: Callable[[Node], float] | None = None,
     effort: float = 2.0,
 ) -> CompileBudget:
-    """Bound the peak of what `torch.compile` compiles.
+    """A bound on the peak of what `torch.compile` compiles.
 
     Either as a backend, which also holds for every later recompilation::
 
@@ -204,7 +147,7 @@ class CompileBudget:
         self._open.pop().__exit__(*error)
 
     def backend(self, name: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-        """Return a backend that compiles within the budget, each time it is asked.
+        """A backend that compiles within the budget, each time it is asked.
 
         Parameters
         ----------
@@ -257,13 +200,13 @@ class CompileBudget:
     def _plan(
         self, graph: Graph, info: Any, torch_choice: Callable[..., list[Node]]
     ) -> tuple[list[Node], list[Node]]:
-        """Choose for a joint graph: nodes whose outputs are kept, and nodes the backward runs."""
-        from scheduler.pytorch.compile.answer import choose
+        """The choice for a joint graph: nodes whose outputs are kept, and those run again."""
+        from scheduler.pytorch.compile.answer import choose  # which loads CP-SAT
 
         joint = read_joint(graph, info, self._cost, self._outputs_held)
         others = partial(torch_choices, joint, graph, info, torch_choice)
         answer = choose(joint.step, self.budget_bytes, self._effort, others)
-        self.plans.append(_described(joint.step, answer, self.budget_bytes))
+        self.plans.append(CompiledPlan.of(joint.step, answer, self.budget_bytes))
         choice = answer.choice
         kept = [joint.nodes[i] for i in choice.kept]
         again = [joint.nodes[i] for i in choice.again]
@@ -306,18 +249,3 @@ def _solver(planned: Callable[[], tuple[list[Node], list[Node]]]) -> Any:
             return
 
     return Solver()
-
-
-def _described(step: StepGraph, answer: Answer, budget: int) -> CompiledPlan:
-    choice = answer.choice
-    return CompiledPlan(
-        budget,
-        choice.peak_bytes,
-        play(step, step.free).peak_bytes,
-        tuple(step.early[i].name for i in choice.kept),
-        tuple(step.early[i].name for i in choice.again),
-        choice.again_time / max(step.forward_time, 1),
-        answer.least_time / max(step.forward_time, 1),
-        "optimal" if answer.proven else "feasible",
-        choice.set_by,
-    )

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-__all__ = ["Choice", "Operation", "StepGraph", "front", "ladder", "play"]
+__all__ = ["Answer", "JointOperation", "StepChoice", "StepGraph", "front", "ladder", "play"]
 
 _WIDTH = 24  # operations that one step of the descent tries
 _WORK = 2_000_000  # operations that all of its plays run
 
 
 @dataclass(frozen=True)
-class Operation:
+class JointOperation:
     """One operation of the joint graph that touches memory; views are folded into who reads them.
 
     Attributes
@@ -73,8 +73,8 @@ class StepGraph:
         Does the caller hold the outputs during the backward?
     """
 
-    early: tuple[Operation, ...]
-    late: tuple[Operation, ...]
+    early: tuple[JointOperation, ...]
+    late: tuple[JointOperation, ...]
     sizes: tuple[int, ...]
     outputs: frozenset[int]
     gradients: frozenset[int]
@@ -104,7 +104,7 @@ class StepGraph:
 
 
 @dataclass(frozen=True)
-class Choice:
+class StepChoice:
     """A choice, played.
 
     Attributes
@@ -128,7 +128,27 @@ class Choice:
     set_by: str
 
 
-def play(graph: StepGraph, keep: Iterable[int]) -> Choice:
+@dataclass(frozen=True)
+class Answer:
+    """What was chosen, and what is known of it.
+
+    Attributes
+    ----------
+    choice
+        It fits the budget.
+    proven
+        No choice within the budget runs less again.
+    least_time
+        Femtoseconds that every choice within the budget runs again, proven; `choice.again_time`
+        where that is proven the best.
+    """
+
+    choice: StepChoice
+    proven: bool
+    least_time: int
+
+
+def play(graph: StepGraph, keep: Iterable[int]) -> StepChoice:
     """Run both graphs with the early operations `keep` kept, and count.
 
     What must be kept and is not in `keep` is added; what is in `keep` and never read is left out.
@@ -164,7 +184,7 @@ def play(graph: StepGraph, keep: Iterable[int]) -> Choice:
         if live > peak:
             peak, worst = live, at
         live -= frees.get(at, 0)
-    return Choice(
+    return StepChoice(
         kept,
         again,
         peak,
@@ -174,7 +194,10 @@ def play(graph: StepGraph, keep: Iterable[int]) -> Choice:
 
 
 def _place(
-    order: Sequence[Operation], border: int, at: int, backward: Sequence[tuple[Operation, int]]
+    order: Sequence[JointOperation],
+    border: int,
+    at: int,
+    backward: Sequence[tuple[JointOperation, int]],
 ) -> str:
     if at < 0:
         return "the inputs"
@@ -184,7 +207,7 @@ def _place(
     return f"{order[at].name!r}, {kind} in the backward"
 
 
-def _backward(graph: StepGraph, keeping: frozenset[int]) -> Iterator[tuple[Operation, int]]:
+def _backward(graph: StepGraph, keeping: frozenset[int]) -> Iterator[tuple[JointOperation, int]]:
     """The backward graph in its order: operations, with the index of an early one, else -1."""
     done = set(keeping)
     for op in graph.late:
@@ -201,7 +224,7 @@ def _backward(graph: StepGraph, keeping: frozenset[int]) -> Iterator[tuple[Opera
         yield op, -1
 
 
-def ladder(graph: StepGraph, steps: int = 24) -> list[Choice]:
+def ladder(graph: StepGraph, steps: int = 24) -> list[StepChoice]:
     """Choices from keep-all to keep-as-little-as-possible, by peak; more peak means less time.
 
     They do not depend on a budget, so that the quickest of those that fit one never gets slower
@@ -222,7 +245,7 @@ def ladder(graph: StepGraph, steps: int = 24) -> list[Choice]:
         for k in (2, 4, 8, 16)
         if len(needed) >= 2 * k
     ]
-    found: dict[tuple[int, ...], Choice] = {}
+    found: dict[tuple[int, ...], StepChoice] = {}
     for order in orders:
         for k in range(steps + 1):
             choice = play(graph, order[len(order) * k // steps :])
@@ -232,16 +255,16 @@ def ladder(graph: StepGraph, steps: int = 24) -> list[Choice]:
     return front(found.values())
 
 
-def front(choices: Iterable[Choice]) -> list[Choice]:
+def front(choices: Iterable[StepChoice]) -> list[StepChoice]:
     """Those that no other one equals or beats in peak and in time, by peak."""
-    best: list[Choice] = []
+    best: list[StepChoice] = []
     for choice in sorted(choices, key=lambda c: (c.peak_bytes, c.again_time, c.kept)):
         if not best or choice.again_time < best[-1].again_time:
             best.append(choice)
     return best
 
 
-def _descent(graph: StepGraph, sizes: dict[int, int]) -> Iterator[Choice]:
+def _descent(graph: StepGraph, sizes: dict[int, int]) -> Iterator[StepChoice]:
     """From keep-all down, the operation that costs the least for a byte of peak; some come back."""
     plays = _WORK // (2 * len(graph.early) + len(graph.late))
     returns = dict.fromkeys(graph.free, 2)
@@ -250,7 +273,7 @@ def _descent(graph: StepGraph, sizes: dict[int, int]) -> Iterator[Choice]:
         yield now
         kept = [i for i in now.kept if sizes.get(i)]
         kept.sort(key=lambda i: (graph.early[i].time / sizes[i], i))
-        best: tuple[tuple[bool, float], Choice] | None = None
+        best: tuple[tuple[bool, float], StepChoice] | None = None
         for i in kept[:_WIDTH]:
             choice = play(graph, set(now.kept) - {i})
             gain = now.peak_bytes - choice.peak_bytes

@@ -14,7 +14,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from scheduler.pytorch.compile.choice import Choice, StepGraph, play
+from scheduler.pytorch.compile.choice import StepChoice, StepGraph, play
 
 __all__ = ["quickest", "smallest"]
 
@@ -24,9 +24,9 @@ _MOST_TIME = 2**46
 
 
 def quickest(
-    graph: StepGraph, budget: int, start: Choice | None, effort: float
-) -> tuple[Choice | None, bool, int]:
-    """Choice of least time within `budget` bytes, whether that is proven, and a lower bound.
+    graph: StepGraph, budget: int, start: StepChoice | None, effort: float
+) -> tuple[StepChoice | None, bool, int]:
+    """The choice of least time within `budget` bytes, whether that is proven, and a lower bound.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def quickest(
     return found, proven, least
 
 
-def smallest(graph: StepGraph, start: Choice, effort: float) -> tuple[Choice, bool]:
-    """Choice of least peak, and whether that is proven; `start` is any choice."""
+def smallest(graph: StepGraph, start: StepChoice, effort: float) -> tuple[StepChoice, bool]:
+    """The choice of least peak, and whether that is proven; `start` is any choice."""
     model = _Model(graph, start.peak_bytes)
     model.cp.minimize(model.peak)
     found, proven, _ = model.solve(start, effort)
@@ -258,7 +258,7 @@ class _Model:
                     terms.append(self.sizes[buffer] * self.keep[i])
             self.cp.add(sure + sum(terms) <= room)
 
-    def solve(self, start: Choice | None, effort: float) -> tuple[Choice | None, bool, int]:
+    def solve(self, start: StepChoice | None, effort: float) -> tuple[StepChoice | None, bool, int]:
         """The best choice found, whether the search came to its end, and the objective's bound."""
         if start is not None:
             again, kept = set(start.again), set(start.kept)

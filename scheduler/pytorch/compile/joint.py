@@ -16,8 +16,9 @@ from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.compile.choice import Operation, StepGraph
-from scheduler.pytorch.observe.clock import Roofline, flops, moves
+from scheduler.pytorch.compile.choice import JointOperation, StepGraph
+from scheduler.pytorch.observe.clock import Roofline
+from scheduler.pytorch.observe.dispatch import is_mutable, is_random, tensors_of
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 __all__ = ["Joint", "once", "parts", "read_joint"]
@@ -70,7 +71,7 @@ class Joint:
 def read_joint(
     graph: Graph, info: Any, cost: Roofline | Callable[[Node], float], outputs_held: bool
 ) -> Joint:
-    """Read what `torch._functorch.partitioners` passes to a knapsack solver.
+    """What `torch._functorch.partitioners` passes to a knapsack solver.
 
     Parameters
     ----------
@@ -103,8 +104,8 @@ class _Reader:
         nodes = list(self.graph.nodes)
         border = self._border(nodes)
         needed = self._needed(nodes)
-        early: list[tuple[Operation, Node]] = []
-        late: list[Operation] = []
+        early: list[tuple[JointOperation, Node]] = []
+        late: list[JointOperation] = []
         backward: list[Node] = []
         outputs: frozenset[int] = frozenset()
         gradients: frozenset[int] = frozenset()
@@ -183,7 +184,7 @@ class _Reader:
             frozenset(buffer for value in backward for buffer in self._buffers(value)),
         )
 
-    def _operation(self, node: Node, early: bool) -> Operation | None:
+    def _operation(self, node: Node, early: bool) -> JointOperation | None:
         reads = sorted({b for read in node.all_input_nodes for b in self._buffers(read)})
         makes: list[int] = []
         for tensor in _tensors(node):
@@ -192,7 +193,7 @@ class _Reader:
                 self.ids[key] = len(self.sizes)
                 self.sizes.append(_bytes(tensor, node))
                 makes.append(self.ids[key])
-        if not makes and not _changes(node):
+        if not makes and not is_mutable(node.target):
             return None
         forward = node in self.info.required_fw_nodes
         fixed: Any = None
@@ -205,7 +206,9 @@ class _Reader:
             fixed = "keep" if once(node) else None
         elif early:
             fixed = "again"
-        return Operation(node.name, self._time(node), tuple(reads), tuple(makes), fixed, forward)
+        return JointOperation(
+            node.name, self._time(node), tuple(reads), tuple(makes), fixed, forward
+        )
 
     def _buffers(self, node: Node) -> list[int]:
         keys = (_key(tensor) for tensor in _tensors(node))
@@ -218,19 +221,10 @@ class _Reader:
 
 
 def _seconds(node: Node, roofline: Roofline) -> float:
-    if not isinstance(node.target, torch._ops.OpOverload) or not moves(node.target):
+    if not isinstance(node.target, torch._ops.OpOverload):
         return 0.0
     args, kwargs = tree_map(_value, (tuple(node.args), dict(node.kwargs)))
-    result = node.meta.get("val")
-    tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
-    moved = sum(t.numel() * t.element_size() for t in tensors)
-    made = _tensors(node)
-    wide = roofline.wide_flops_per_second
-    rate = roofline.flops_per_second
-    if wide is not None and made and made[0].element_size() > 2:
-        rate = wide
-    products = flops(node.target, args, kwargs, result)
-    return max(products / rate, moved / roofline.bytes_per_second)
+    return roofline.seconds(node.target, args, kwargs, node.meta.get("val"))
 
 
 def parts(node: Node) -> list[Node]:
@@ -243,13 +237,13 @@ def _value(value: Any) -> Any:
 
 
 def _key(tensor: torch.Tensor) -> int:
+    # Views of one storage have one address, also where it is fake.
     key: int = tensor.untyped_storage()._cdata
     return key
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
-    leaves = tree_leaves(node.meta.get("val"))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return tensors_of(node.meta.get("val"))
 
 
 def _bytes(tensor: torch.Tensor, node: Node) -> int:
@@ -262,24 +256,19 @@ def _bytes(tensor: torch.Tensor, node: Node) -> int:
     return storage_bytes(tensor)
 
 
-def _changes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def once(node: Node) -> bool:
-    """Say whether running the operation twice would not give the same result, or is torch's ban."""
+    """Whether running the operation twice would not give the same result, or is torch's ban."""
     if _recompute_tag(node) is False:
         return True
-    if not isinstance(node.target, torch._ops.OpOverload) or _changes(node):
+    if not isinstance(node.target, torch._ops.OpOverload) or is_mutable(node.target):
         return True
-    if torch.Tag.nondeterministic_seeded in node.target.tags and not _draws_nothing(node):
+    if is_random(node.target) and not _draws_nothing(node):
         return True
     return node.target.namespace in ("_c10d_functional", "c10d_functional")
 
 
 def _draws_nothing(node: Node) -> bool:
-    """Say whether an operation that can drop out is told to drop nothing: attention, mostly."""
+    """Whether an operation that can drop out is told to drop nothing: attention, mostly."""
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     for at, argument in enumerate(arguments):
         if argument.name == "dropout_p":

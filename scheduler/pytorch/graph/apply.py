@@ -1,10 +1,9 @@
-"""Make a model train as a plan of a graph says."""
+"""A model that trains as a plan of a graph says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MethodType, TracebackType
 from typing import Any
 
 import torch
@@ -12,14 +11,15 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.graph.fx import Arguments
 from scheduler.pytorch.graph.program import Script
-from scheduler.pytorch.graph.step import Step
+from scheduler.pytorch.graph.step import PlannedStep
 from scheduler.pytorch.graph.trace import state_of
 from scheduler.pytorch.graph.traced import TracedGraph
-from scheduler.pytorch.model.call import Replaced, switch_off_cache
-from scheduler.pytorch.observe.layer import Source
-from solvers.graph.replay import LayerAction
+from scheduler.pytorch.graph.tracing.fx import Arguments
+from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
+from scheduler.pytorch.model.step import switch_off_cache
+from scheduler.pytorch.observe.autograd import Source
+from solvers.graph.schedule import LayerAction
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -58,24 +58,16 @@ def apply_graph(
     UnsupportedModel
         The model is not as it was traced, or a plan is applied to it already.
     """
-    if isinstance(model.__dict__.get("forward"), Replaced):
-        raise UnsupportedModel(
-            f"a plan is already applied to {type(model).__name__!r}; call remove() on its handle "
-            "first"
-        )
+    check_unplanned(model, repr(type(model).__name__))
     script = Script.of(plan, graph)
-    if state_of(model) != graph.state:
-        raise UnsupportedModel(
-            f"this {type(model).__name__} is not as it was traced: its modules, their mode or what "
-            "requires a gradient has changed; trace it again"
-        )
-    forward = _Planned(model, graph, script)
-    model.forward = forward
-    return GraphHandle(graph, forward, switch_off_cache(model))
+    _check_state(model, graph)
+    forward = PlannedModel(model, graph, script)
+    forward.put()
+    return GraphHandle([forward], switch_off_cache(model), graph, forward.counts)
 
 
 @dataclass
-class GraphHandle:
+class GraphHandle(RemovableHandle):
     """An applied plan.
 
     Attributes
@@ -85,90 +77,50 @@ class GraphHandle:
     """
 
     graph: TracedGraph
-    _forward: _Planned = field(repr=False)
-    _configs: list[Any] = field(repr=False)
+    _counts: list[int] = field(repr=False)
 
     @property
     def forwards(self) -> dict[str, int]:
         """How often each layer's forward has run since the plan was applied."""
-        return dict(zip(self.graph.names, self._forward.counts, strict=True))
-
-    def remove(self) -> None:
-        """Put the model's forward, and the cache setting, back; harmless when done twice."""
-        self._forward.take_away()
-        for config in self._configs:
-            config.use_cache = True
-        self._configs.clear()
-
-    def __enter__(self) -> GraphHandle:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
+        return dict(zip(self.graph.names, self._counts, strict=True))
 
 
-class _Planned(Replaced):
+class PlannedModel(Replaced):
     """The replaced forward of a model."""
 
     def __init__(self, model: nn.Module, graph: TracedGraph, script: Script) -> None:
-        self.model = model
+        super().__init__(model)
         self.graph = graph
         self.script = script
         self.counts = [0] * len(graph)
-        self._own = model.__dict__.get("forward")
-        self.original = model.forward
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A bound method is copied by its name, which leads back here.
-        return {key: value for key, value in self.__dict__.items() if key != "original"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.original = self._own or MethodType(type(self.model).forward, self.model)
-
-    def take_away(self) -> None:
-        """Put the model's own forward back."""
-        if self.model.__dict__.get("forward") is not self:
-            return
-        if self._own is None:
-            del self.model.forward
-        else:
-            self.model.forward = self._own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan's forward part; autograd runs the rest."""
         if not torch.is_grad_enabled():
             return self.original(*args, **kwargs)
-        arguments = Arguments.bound(self.model, args, kwargs)
+        arguments = Arguments.bound(self.module, args, kwargs)
         self._check(arguments)
-        step = Step(self.script, self.graph, self.model, arguments, self.counts)
+        step = PlannedStep(self.script, self.graph, self.module, arguments, self.counts)
         last = step.forward()
         leaves = [t for t in arguments.tensors if t.requires_grad]
-        leaves += [p for p in self.model.parameters() if p.requires_grad]
+        leaves += [p for p in self.module.parameters() if p.requires_grad]
+        # Autograd hands gradients on to what a function was given: so parameters keep their hooks,
+        # and DistributedDataParallel sees each of them.
         token = _Rest.apply(step, *leaves)
         result = step.session.result(Source.apply(token, [last], step.receive), token)
         step.session.end_forward()
         return result
 
     def _check(self, arguments: Arguments) -> None:
-        kind = type(self.model).__name__
+        kind = type(self.module).__name__
         if arguments.form != self.graph.form:
             raise UnsupportedModel(
                 f"this {kind} is called with other arguments (shapes, strides, types, devices or "
                 "values) than those it was traced with; trace it for each form of batch"
             )
-        if state_of(self.model) != self.graph.state:
-            raise UnsupportedModel(
-                f"this {kind} is not as it was traced: its modules, their mode or what requires a "
-                "gradient has changed; trace it again"
-            )
+        _check_state(self.module, self.graph)
         for name in self.graph.through:
-            part = self.model.get_submodule(name)
+            part = self.module.get_submodule(name)
             if any(getattr(part, kind) for kind in _HOOKS):
                 raise UnsupportedModel(
                     f"module {name!r} has a hook, and the plan runs its parts without it; name it "
@@ -176,18 +128,27 @@ class _Planned(Replaced):
                 )
 
 
+def _check_state(model: nn.Module, graph: TracedGraph) -> None:
+    if state_of(model) != graph.state:
+        raise UnsupportedModel(
+            f"this {type(model).__name__} is not as it was traced: its modules, their mode or what "
+            "requires a gradient has changed; trace it again"
+        )
+
+
 class _Rest(torch.autograd.Function):
     """The plan's backward part."""
 
     @staticmethod
-    def forward(ctx: Any, step: Step, *leaves: torch.Tensor) -> torch.Tensor:
-        """Return a scalar for the model's output to hang on."""
+    def forward(ctx: Any, step: PlannedStep, *leaves: torch.Tensor) -> torch.Tensor:
+        """A scalar for the model's output to hang on."""
         ctx.step = step
         return torch.zeros((), device=leaves[0].device)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Run what is left of the plan."""
+        # Autograd runs a backward with gradients on only under create_graph=True.
         if torch.is_grad_enabled():
             raise UnsupportedModel(
                 "a plan's backward cannot be differentiated again (create_graph=True); remove the "

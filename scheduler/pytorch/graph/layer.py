@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
-from scheduler.pytorch.observe.layer import Sink, Source, gate
+from scheduler.pytorch.observe.autograd import Sink, Source, gate, saving_nothing
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class _Place:
     """A saved tensor: itself, or where it lies in a tensor of the table."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        # As it is, an output that is saved would hold its own graph, which holds it: a cycle.
         self.tensor: torch.Tensor | None = tensor.detach()
         self.key: Key = 0
         self.geometry: tuple[Any, ...] = ()
@@ -73,7 +74,7 @@ class _Place:
         return True
 
     def look_up(self, table: Table) -> torch.Tensor:
-        """Return the saved tensor."""
+        """The saved tensor."""
         if self.tensor is not None:
             return self.tensor
         base = table.get(self.key)
@@ -145,11 +146,8 @@ def keep(task: Task, table: Table) -> tuple[torch.Tensor, Kept]:
 
 
 def drop(task: Task, table: Table) -> torch.Tensor:
-    """Run a layer forward and keep nothing but its output.
-
-    Gradients stay on: some kernels round differently without.
-    """
-    with torch.enable_grad(), saved_tensors_hooks(lambda tensor: None, _nothing):
+    """Run a layer forward and keep nothing but its output."""
+    with torch.enable_grad(), saving_nothing():
         return task.run(_hand_out(task, table)).detach()
 
 
@@ -170,6 +168,7 @@ def back(kept: Kept, output: Key, gradients: Gradients, table: Table) -> None:
             del earlier
             roots.append(target.root)
     with _without_hooks(kept.parameters.values()):
+        # By edges: tensors would have to be alive to be differentiated for.
         found = list(torch.autograd.grad(roots, [t.edge for t in kept.targets], allow_unused=True))
     for target in reversed(kept.targets):
         new = found.pop()
@@ -195,10 +194,6 @@ def _hand_out(task: Task, table: Table) -> dict[Key, torch.Tensor]:
 
 def _is_layer(key: Key) -> bool:
     return isinstance(key, int) and key >= 0
-
-
-def _nothing(packed: Any) -> torch.Tensor:
-    raise AssertionError("a forward that saves nothing has no backward")
 
 
 @contextmanager

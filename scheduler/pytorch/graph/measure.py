@@ -9,7 +9,7 @@ import torch
 from scheduler.pytorch.graph.layer import Task, back, drop, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Peaks
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 
@@ -90,26 +90,24 @@ def _copy(task: Task, table: Table, own: Table) -> None:
 
 def _times(task: Task, table: Table, clock: Clock) -> tuple[float, float]:
     """Medians of the forward and the backward, in ms."""
-    forwards, backwards = [], []
     own = Table()
     for key in task.inputs:
         own.put(key, table.get(key))
-    for attempt in range(-1, clock.repeats):  # the first run warms up
-        with clock.running():
-            start = clock.mark()
-            output, kept = keep(task, own)
-            end = clock.mark()
-            gradients = Gradients()
-            gradients.receive(task.output, torch.ones_like(output))
-            own.put(task.output, output)
-            begin = clock.mark()
-            back(kept, task.output, gradients, own)
-            finish = clock.mark()
+
+    def run() -> tuple[float, float]:
+        start = clock.mark()
+        output, kept = keep(task, own)
+        end = clock.mark()
+        gradients = Gradients()
+        gradients.receive(task.output, torch.ones_like(output))
+        own.put(task.output, output)
+        begin = clock.mark()
+        back(kept, task.output, gradients, own)
+        finish = clock.mark()
         own.drop(task.output)
-        del output, kept, gradients
-        if attempt >= 0 or clock.repeats == 1:
-            forwards.append(clock.between(start, end))
-            backwards.append(clock.between(begin, finish))
+        return clock.between(start, end), clock.between(begin, finish)
+
+    forwards, backwards = zip(*clock.repeated(run), strict=True)
     return median(forwards), median(backwards)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +11,18 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
-from scheduler.pytorch.graph.fx import Arguments, cast, casting
 from scheduler.pytorch.graph.layer import Task, drop
 from scheduler.pytorch.graph.measure import see_task
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.trace import trace, walk
 from scheduler.pytorch.graph.traced import Session, TracedGraph
-from scheduler.pytorch.model.call import loss_of, without_cache
-from scheduler.pytorch.model.fake import faked, is_fake
+from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
+from scheduler.pytorch.model.fake import is_fake
+from scheduler.pytorch.model.step import device_of, loss_of, prepared
+from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.observe.layer import Peaks, gate
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.profile import device_of, untouched
 
 
 def profile_graph(
@@ -63,18 +62,12 @@ def profile_graph(
         The model cannot be traced, or does something that a plan cannot honour.
     """
     names = None if leaves is None else list(leaves)
-    with ExitStack() as stack:
-        if is_fake(model) if fake is None else fake:
-            model, inputs = stack.enter_context(faked(model, inputs))
-            clock: Clock = RooflineClock(roofline or Roofline())
-        else:
-            clock = Clock(device_of(model, inputs))
+    faking = is_fake(model) if fake is None else fake
+    with prepared(model, inputs, fake=faking) as (model, inputs):
         graph = trace(model, inputs, names)
-        stack.enter_context(untouched(model, inputs))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(without_cache(model))
-        stack.enter_context(cast(casting(Arguments.of(model, inputs).tensors)))
-        return _profile(graph, model, inputs, loss_fn, clock)
+        clock = RooflineClock(roofline or Roofline()) if faking else Clock(device_of(model, inputs))
+        with cast(casting(Arguments.of(model, inputs).tensors)):
+            return _profile(graph, model, inputs, loss_fn, clock)
 
 
 def _profile(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.common.errors import InvalidPlan
-from scheduler.plans.graphplan import GraphPlan
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.graph.traced import TracedGraph
+from scheduler.pytorch.model.kind import check_kind
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
+from solvers.graph.schedule import Actions, LayerAction
 from solvers.problem import Layer
-from solvers.schedule import IllegalPlan
+from solvers.schedule import Backward, Forward, IllegalPlan
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Script:
         """
         n, actions = len(graph), _actions(plan, graph)
         outside = [a for a in actions if a.layer == n]
-        if outside and actions[n : n + 2] != [LayerForward(n, True), LayerBackward(n)]:
+        if outside and actions[n : n + 2] != [Forward(n, True), Backward(n)]:
             raise InvalidPlan(
                 f"layer {n} is the loss outside the model, which must run forward after all others "
                 "and backward before them, kept"
             )
         actions = [a for a in actions if a.layer != n]
         try:
-            replay_actions(_costless(graph), actions)
+            _costless(graph).replay(Actions(tuple(actions)))
         except IllegalPlan as error:
             raise InvalidPlan(f"the plan is not one for this {graph.kind}: {error}") from error
-        first = [a.layer for a in actions[:n] if isinstance(a, LayerForward)]
-        backwards = [a.layer for a in actions if isinstance(a, LayerBackward)]
+        first = [a.layer for a in actions[:n] if isinstance(a, Forward)]
+        backwards = [a.layer for a in actions if isinstance(a, Backward)]
         if first != list(range(n)) or backwards != list(reversed(range(n))):
             raise InvalidPlan(
                 "the plan is not of class 'forward' (each forward once in order, then each "
                 "backward in reverse order with forwards between them), which is what torch can "
                 "run; solve with optimal_in='forward'"
             )
-        later = [a.layer for a in actions[n:] if isinstance(a, LayerForward)]
+        later = [a.layer for a in actions[n:] if isinstance(a, Forward)]
         return cls(tuple(actions), n, _freed(graph, actions), frozenset(later))
 
 
@@ -73,11 +73,7 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
     """The plan's actions in the trace's numbering; a loss outside the model comes last."""
     if not isinstance(plan, Plan):
         return list(plan)
-    if not isinstance(plan, GraphPlan):
-        raise InvalidPlan(
-            "this is the plan of a chain, which scheduler.pytorch.apply(plan, model) applies; "
-            "apply_graph takes a graph's"
-        )
+    check_kind(plan, "layer graph")
     position = {name: i for i, name in enumerate(graph.names)}
     others = [name for name in plan.layers if name not in position]
     if len(plan.layers) - len(others) < len(graph) or len(others) > 1:
@@ -86,16 +82,10 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
             f"the plan's layers are not those of the trace of {graph.kind} ({name!r} is only in "
             "one of them); it was made for another model, or for other leaves"
         )
-    actions: list[LayerAction] = []
-    for step in plan.steps:
-        if isinstance(step, int):
-            raise InvalidPlan(
-                "this is the plan of a compute graph, whose nodes torch cannot run; profile the "
-                "model with profile_graph"
-            )
-        i = position.get(plan.layers[step.layer], len(graph))
-        actions.append(replace(step, layer=i))
-    return actions
+    return [
+        replace(step, layer=position.get(plan.layers[step.layer], len(graph)))
+        for step in plan.steps
+    ]
 
 
 def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, ...], ...]:
@@ -103,7 +93,7 @@ def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, .
     copy: dict[int, int] = {}
     for step, action in enumerate(actions):
         node = graph.nodes[action.layer]
-        forward = isinstance(action, LayerForward)
+        forward = isinstance(action, Forward)
         read = list(node.inputs) if forward or node.input_saved else []
         if not forward and node.output_saved:
             read.append(action.layer)
@@ -113,7 +103,7 @@ def _freed(graph: TracedGraph, actions: list[LayerAction]) -> tuple[tuple[int, .
             copy[action.layer] = step
     freed: list[list[int]] = [[] for _ in actions]
     for made, step in enumerate(end):
-        if isinstance(actions[made], LayerForward):
+        if isinstance(actions[made], Forward):
             freed[step].append(actions[made].layer)
     return tuple(tuple(layers) for layers in freed)
 

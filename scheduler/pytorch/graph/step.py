@@ -7,20 +7,20 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.checkpointing.recompute import Recomputation
-from scheduler.pytorch.graph.fx import Arguments, cast, casting
 from scheduler.pytorch.graph.layer import Kept, back, drop, keep
 from scheduler.pytorch.graph.program import Script
 from scheduler.pytorch.graph.tensors import Gradients, Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
-from scheduler.pytorch.observe.layer import buffer_versions
-from solvers.graph.replay import LayerForward
+from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
+from scheduler.pytorch.model.rng import GENERATORS, torch_generators
+from scheduler.pytorch.observe.buffers import Buffers, norms_of
+from solvers.schedule import Forward
 
 
-class Step:
+class PlannedStep:
     """One training step under a plan."""
 
     def __init__(
@@ -42,12 +42,12 @@ class Step:
         names = [n for n, p in model.named_parameters() if p.requires_grad]
         self.leaves: list[Key] = [*wanted, *names]
         tensors = [*arguments.tensors, *model.parameters()]
-        self.devices = sorted({t.get_device() for t in tensors if t.is_cuda})
+        self.generators = [*GENERATORS, *torch_generators({t.device for t in tensors})]
         self.casting = casting(arguments.tensors)
-        self.random: dict[int, tuple[torch.Tensor, list[torch.Tensor], Recomputation]] = {}
+        self.repetitions: dict[int, Recomputation] = {}
 
     def forward(self) -> torch.Tensor:
-        """Run the forward part; return the last output."""
+        """Run the forward part; the last output."""
         last = self.script.turn - 1
         for step in range(last):
             self._forward(step)
@@ -61,7 +61,7 @@ class Step:
         self.gradients.receive(len(self.graph) - 1, gradient)
 
     def backward(self) -> list[torch.Tensor | None]:
-        """Run the rest; return the gradients of the leaves."""
+        """Run the rest; the gradients of the leaves."""
         if self.done:
             raise UnsupportedModel(
                 "a second backward through one forward: a plan frees what it saves as it goes, so "
@@ -70,7 +70,7 @@ class Step:
         self.done = True
         for step in range(self.script.turn, len(self.script.actions)):
             action = self.script.actions[step]
-            if isinstance(action, LayerForward):
+            if isinstance(action, Forward):
                 self._forward(step)
             else:
                 i = action.layer
@@ -85,7 +85,7 @@ class Step:
 
     def _forward(self, step: int) -> torch.Tensor:
         action = self.script.actions[step]
-        assert isinstance(action, LayerForward)
+        assert isinstance(action, Forward)
         i = action.layer
         self.session.advance(i)
         with self._repeating(i), cast(self.casting):
@@ -113,24 +113,18 @@ class Step:
         if i not in self.script.again:
             yield
             return
-        if i not in self.random:
-            states = [torch.cuda.get_rng_state(device) for device in self.devices]
-            parts = [part for module in self._modules(i) for part in module.modules()]
-            norms = [part for part in parts if isinstance(part, _BatchNorm)]
-            recomputation = Recomputation(norms)
-            self.random[i] = torch.get_rng_state(), states, recomputation
-            with recomputation.forward():
+        modules = self._modules(i)
+        if i not in self.repetitions:
+            repetition = Recomputation(norms_of(modules), generators=self.generators)
+            self.repetitions[i] = repetition
+            with repetition.forward():
                 yield
             return
-        cpu, states, recomputation = self.random[i]
-        modules = self._modules(i)
-        buffers = [buffer_versions(module) for module in modules]
-        with torch.random.fork_rng(devices=self.devices), recomputation:
-            torch.set_rng_state(cpu)
-            for device, state in zip(self.devices, states, strict=True):
-                torch.cuda.set_rng_state(state, device)
+        buffers = Buffers(*modules)
+        before = buffers.versions()
+        with self.repetitions[i]:
             yield
-        if buffers != [buffer_versions(module) for module in modules]:
+        if before != buffers.versions():
             raise UnsupportedModel(
                 f"layer {self.graph.nodes[i].name!r} changes a buffer of its own in its forward, "
                 "which a recomputation does again; a plan must keep it"

@@ -36,7 +36,7 @@ class Table:
         self._values.clear()
 
     def get(self, key: Key) -> torch.Tensor:
-        """Return the live copy.
+        """The live copy.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Table:
         return "an input of the model"
 
     def holds(self, storage: Any) -> bool:
-        """Say whether a live copy lies in this storage."""
+        """Whether a live copy lies in this storage."""
         return any(value.untyped_storage() is storage for value in self._values.values())
 
 
@@ -74,7 +74,7 @@ class Gradients:
         self._foreign: list[weakref.ref[Any]] = []  # storages that others may hold
 
     def items(self) -> list[tuple[Key, torch.Tensor]]:
-        """Return the live gradients with their keys."""
+        """The live gradients with their keys."""
         return list(self._of.items())
 
     def receive(self, key: Key, gradient: torch.Tensor) -> None:
@@ -83,7 +83,7 @@ class Gradients:
         self._foreign.append(weakref.ref(gradient.untyped_storage()))
 
     def take(self, key: Key) -> torch.Tensor | None:
-        """Return a gradient and let go of it."""
+        """A gradient, which is let go of."""
         return self._of.pop(key, None)
 
     def add(self, key: Key, new: torch.Tensor, table: Table) -> None:
@@ -113,7 +113,7 @@ class Gradients:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor has one element in each place: an expanded one has not."""
+    """Whether a tensor has one element in each place: an expanded one has not."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -14,15 +14,15 @@ import torch
 from torch import fx, nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import Arguments, FxTrace, Kinds, cast, casting
 from scheduler.pytorch.graph.layer import keep
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.traced import GraphNode, Held, Program, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.classify import see_kinds
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, cast, casting
 from scheduler.pytorch.graph.tracing.leaves import record
-from scheduler.pytorch.model.call import without_cache
-from scheduler.pytorch.observe.layer import buffer_versions
-from scheduler.pytorch.profiling.profile import untouched
+from scheduler.pytorch.model.step import prepared
+from scheduler.pytorch.observe.autograd import nodes_below
+from scheduler.pytorch.observe.buffers import Buffers
 
 
 def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) -> TracedGraph:
@@ -56,7 +56,7 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     """
     arguments = Arguments.of(model, inputs)
     how = casting(arguments.tensors)
-    with untouched(model, inputs), torch.enable_grad(), without_cache(model), cast(how):
+    with prepared(model, inputs), cast(how):
         found = record(model, arguments, leaves)
         kinds = see_kinds(found, model, arguments)
         graph = _build(found, kinds, model, arguments)
@@ -213,10 +213,11 @@ def _names(programs: list[Program], kinds: Kinds, model: nn.Module) -> list[str]
 def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
     """Run a layer forward and complete what is known of it; its output goes into the table."""
     model, task = session.model, session.task(i)
-    before = buffer_versions(model)
+    buffers = Buffers(model)
+    before = buffers.versions()
     output, kept = keep(task, session.table)
     session.put(i, output)
-    edges = _edges(kept.root.grad_fn)
+    edges = nodes_below(kept.root.grad_fn)
     names = {id(p): name for name, p in model.named_parameters()}
     counts: dict[Key, int] = {}
     goals = {target.edge.node: target.key for target in kept.targets}
@@ -243,22 +244,8 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
         several=frozenset(key for key, count in counts.items() if count > 1),
         input_saved=kept.input_read,
         output_saved=kept.output_read,
-        recomputable=buffer_versions(model) == before,
+        recomputable=buffers.versions() == before,
     )
-
-
-def _edges(root: Any) -> list[Any]:
-    """The node at the end of each edge of an autograd graph."""
-    todo, seen, ends = [root], {root}, []
-    while todo:
-        for following, _ in todo.pop().next_functions:
-            if following is None:
-                continue
-            ends.append(following)
-            if following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return ends
 
 
 def _is_gate(variable: torch.Tensor, kept: Any) -> bool:

@@ -11,10 +11,10 @@ from torch import fx, nn
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import Arguments, run_node
 from scheduler.pytorch.graph.layer import Task
 from scheduler.pytorch.graph.tensors import Key, Table
-from scheduler.pytorch.observe.layer import Source
+from scheduler.pytorch.graph.tracing.fx import Arguments, run_node
+from scheduler.pytorch.observe.autograd import Source
 from scheduler.pytorch.observe.tracker import unique_bytes
 
 Program = tuple[fx.Node, ...]

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from scheduler.pytorch.model.replace import replaced
+
 _OFF = nullcontext()
 
 
 def without_cast_cache(device: str) -> Any:
-    """Return a context in which autocast, if it is on, does not keep the weights it casts."""
+    """A context in which autocast, if it is on, does not keep the weights it casts."""
     if not torch.is_autocast_cache_enabled() or not _is_on(device):
         return _OFF
     return _cache_switched_off()
@@ -48,7 +50,7 @@ class Ambient:
         self._cache = torch.is_autocast_cache_enabled()
 
     def around(self, function: Callable[..., Any], *, cache: bool = False) -> Callable[..., Any]:
-        """Return the function, run under it; with `cache` where it keeps casts to its end."""
+        """The function, run under it; with `cache` where it keeps casts to its end."""
         if self.dtype is None:
             return function
         cache = cache and self._cache
@@ -65,19 +67,14 @@ class Ambient:
     @contextmanager
     def inside(self, model: nn.Module, *, cache: bool) -> Iterator[None]:
         """Let a model's forward run under it."""
-        own = model.__dict__.get("forward")
-        if self.dtype is not None:
-            model.forward = self.around(model.forward, cache=cache)
-        try:
+        if self.dtype is None:
             yield
-        finally:
-            if own is not None:
-                model.forward = own
-            elif "forward" in model.__dict__:
-                del model.forward
+            return
+        with replaced(model, self.around(model.forward, cache=cache)):
+            yield
 
     def cached_bytes(self, blocks: Sequence[nn.Module], *, all_of_first: bool) -> int:
-        """Bound what its cache holds of kept blocks to its end that autograd does not save.
+        """At most this much its cache holds of kept blocks to its end that autograd does not save.
 
         Biases; and what multiplies an input without gradient, which only the first block has.
         """
@@ -95,7 +92,7 @@ class Ambient:
 
 @contextmanager
 def lifted(device: torch.device) -> Iterator[Ambient]:
-    """Switch autocast off inside, as it should be around a backward; give what was on."""
+    """Inside, autocast is off, as it should be around a backward; gives what was on."""
     ambient = Ambient(device)
     with ExitStack() as stack:
         if ambient.dtype is not None:

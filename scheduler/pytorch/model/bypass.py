@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
-from scheduler.pytorch.model.call import call_model
-from scheduler.pytorch.model.calls import Block
+from scheduler.pytorch.model.calls import CalledBlock
+from scheduler.pytorch.model.replace import replaced
+from scheduler.pytorch.model.step import call_model
 
 
 def call_around(model: nn.Module, inputs: Any) -> Any:
@@ -26,30 +27,16 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
         ) from error
 
 
-def nodes_below(start: Any, barrier: Any) -> set[Any]:
-    """Return the nodes of the autograd graph below `start`, without `barrier` and what is below."""
-    todo, seen = [start], {barrier, None}
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(following for following, _ in node.next_functions)
-    return seen - {barrier, None}
-
-
 @contextmanager
 def instead(
-    blocks: list[Block], run: Callable[[Block, tuple[Any, ...], dict[str, Any]], Any]
+    blocks: list[CalledBlock], run: Callable[[CalledBlock, tuple[Any, ...], dict[str, Any]], Any]
 ) -> Iterator[None]:
     """Call `run` in the place of every block's forward."""
-    own = [block.module.__dict__.get("forward") for block in blocks]
-    try:
+
+    def forward_of(block: CalledBlock) -> Callable[..., Any]:
+        return lambda *args, **kwargs: run(block, args, kwargs)
+
+    with ExitStack() as stack:
         for block in blocks:
-            block.module.forward = lambda *args, _block=block, **kwargs: run(_block, args, kwargs)
+            stack.enter_context(replaced(block.module, forward_of(block)))
         yield
-    finally:
-        for block, forward in zip(blocks, own, strict=True):
-            if forward is None:
-                del block.module.forward
-            else:
-                block.module.forward = forward

@@ -1,10 +1,9 @@
-"""Handle the calls of blocks: which argument is the activation, which is not."""
+"""The calls of blocks: which argument is the activation, which is not."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
-from scheduler.pytorch.model.find import find_blocks as find_blocks
-
-
-class Replaced:
-    """What `apply` puts in the place of a block's forward; `original` is what it replaced."""
-
-    original: Callable[..., Any]
+from scheduler.pytorch.model.replace import check_unplanned
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,7 @@ class Call:
         return _pack(type(output), [output[0], *rest])
 
     def arguments(self, activation: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with something else as the activation."""
+        """The arguments with something else as the activation."""
         if isinstance(self.place, int):
             args = (*self.args[: self.place], activation, *self.args[self.place + 1 :])
             return args, self.kwargs
@@ -90,7 +84,7 @@ class Call:
         return tree_leaves(self._rest())
 
     def with_others(self, instead: Mapping[int, Any]) -> Call:
-        """Return the same call with something else at places among `others`."""
+        """The same call with something else at places among `others`."""
         leaves, form = tree_flatten(self._rest())
         rest = tree_unflatten([instead.get(i, leaf) for i, leaf in enumerate(leaves)], form)
         activation = self.activation
@@ -103,7 +97,7 @@ class Call:
         return rest
 
     def without_activation(self) -> Call:
-        """Return the same call without its activation, so that holding it holds nothing large."""
+        """The same call without its activation, so that holding it holds nothing large."""
         return Call(*self.arguments(None), self.place)
 
 
@@ -118,7 +112,7 @@ class PassedOn:
         self._tensor = weakref.ref(tensor)
 
     def among(self, others: Sequence[Any] | None) -> Any:
-        """Return the argument: of the call with these `others`, or the one that was given."""
+        """The argument: of the call with these `others`, or the one that was given."""
         return self._tensor() if others is None else others[self.place]
 
 
@@ -139,7 +133,7 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
     """
     if isinstance(output, torch.Tensor):
         return output, lambda tensor, others=None: tensor
-    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    tensors = tensors_of(output)
     if isinstance(output, (tuple, list)) and output and output[0] is not None and len(tensors) == 1:
         kind, rest = type(output), list(output[1:])
 
@@ -156,73 +150,6 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
     )
 
 
-@contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """A generation cache keeps every layer's keys and values, and is no use in training."""
-    changed = switch_off_cache(model)
-    try:
-        yield
-    finally:
-        for config in changed:
-            config.use_cache = True
-
-
-def switch_off_cache(model: nn.Module) -> list[Any]:
-    """Set ``use_cache = False`` in every configuration that has it on; return those changed."""
-    changed: list[Any] = []
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if getattr(config, "use_cache", False) is True:
-            assert config is not None
-            config.use_cache = False
-            changed.append(config)
-    return changed
-
-
-def clear_gradients(model: nn.Module, inputs: Any) -> None:
-    """Set the gradients of the parameters, and of inputs that have one, to None."""
-    for tensor in gradient_holders(model, inputs):
-        tensor.grad = None
-
-
-def gradient_holders(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    """Parameters, and inputs that require a gradient."""
-    given = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    return [*model.parameters(), *(t for t in given if t.is_leaf and t.requires_grad)]
-
-
-def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, a tuple of arguments, or a dict of keyword arguments."""
-    if isinstance(inputs, torch.Tensor):
-        return model(inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    if hasattr(inputs, "keys"):  # a dict, or a tokenizer's batch
-        return model(**inputs)
-    raise UnsupportedModel(
-        "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
-        f"got {type(inputs).__name__}"
-    )
-
-
-def loss_of(output: Any, loss_fn: Callable[[Any], Any] | None) -> torch.Tensor:
-    """The scalar to differentiate: ``loss_fn(output)``, or the output's own ``loss``."""
-    if loss_fn is not None:
-        loss = loss_fn(output)
-    elif isinstance(output, dict) and "loss" in output:
-        loss = output["loss"]
-    else:
-        loss = getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        raise UnsupportedModel(
-            "no loss: give loss_fn=..., or inputs (such as labels) for which the model's output "
-            "has a .loss"
-        )
-    if loss.numel() != 1:
-        raise UnsupportedModel(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
-    return loss
-
-
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
     """Raise `UnsupportedModel` where something checkpoints the blocks already."""
     for name, module in model.named_modules():
@@ -232,8 +159,4 @@ def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
                 "model.gradient_checkpointing_disable() first"
             )
     for position, name in enumerate(names, 1):
-        if isinstance(model.get_submodule(name).__dict__.get("forward"), Replaced):
-            raise UnsupportedModel(
-                f"a plan is already applied to the {ordinal(position)} block, {name!r}; "
-                "call remove() on its handle first"
-            )
+        check_unplanned(model.get_submodule(name), f"the {ordinal(position)} block, {name!r}")

@@ -1,23 +1,29 @@
-"""Run a model and note how each of its blocks is called."""
+"""Run a model and note how each of its blocks is called, and what parameters blocks share.
+
+Parameters that several parts of a model share have one gradient, which the first one makes: first
+in the order of the backward. A part that is run by itself must find there what others have made
+before it.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.call import Call, call_model, split_output
+from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.step import call_model
+from scheduler.pytorch.observe.dispatch import OperationMode
 
 
 @dataclass
-class Block:
+class CalledBlock:
     """A block as it was called.
 
     Attributes
@@ -44,7 +50,7 @@ class Block:
     sides: dict[int, int] = field(default_factory=dict)
 
 
-def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Block]:
+def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
     Raises
@@ -52,12 +58,12 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     UnsupportedModel
         A block is not called exactly once, in order, with what the block before returned.
     """
-    blocks: list[Block] = []
+    blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
     previous: list[torch.Tensor] = []
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
-    trace = _Trace()
+    trace = _OperationForms()
 
     def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
@@ -91,11 +97,12 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
             copy = call.activation.detach().clone()
             call = Call(*call.arguments(copy), call.place)
         last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
-        blocks.append(Block(name, module, kind, call if first else None, last, rebuild))
+        blocks.append(CalledBlock(name, module, kind, call if first else None, last, rebuild))
         previous[:] = [activation]
         earlier.append(weakref.ref(activation.untyped_storage()))
 
     hooks = []
+    # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
         module = model.get_submodule(name)
         hooks.append(
@@ -117,6 +124,33 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Bloc
     return blocks
 
 
+def own_parameters(module: nn.Module, others: Iterable[Any] = ()) -> list[torch.Tensor]:
+    """Parameters to which a block gives a gradient: its module's, and those among `others`."""
+    handed = [t for t in others if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad]
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return list({id(p): p for p in [*trained, *handed]}.values())
+
+
+def used_outside(model: nn.Module, blocks: Sequence[CalledBlock]) -> list[nn.Parameter]:
+    """Trained parameters of the blocks that are modules' outside of them, too."""
+    prefixes = tuple(f"{block.name}." for block in blocks)
+    named = list(model.named_parameters(remove_duplicate=False))
+    outside = {id(p) for name, p in named if not name.startswith(prefixes)}
+    inside = {id(p): p for name, p in named if name.startswith(prefixes) and p.requires_grad}
+    return [p for key, p in inside.items() if key in outside]
+
+
+def shared_names(model: nn.Module) -> list[tuple[str, str]]:
+    """Pairs of names of one parameter: the first, and each other."""
+    first: dict[int, str] = {}
+    pairs = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            pairs.append((first[id(parameter)], name))
+        first.setdefault(id(parameter), name)
+    return pairs
+
+
 def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:
     """Equal for blocks that cost the same: they ran the same operations on the same shapes."""
     parts = tuple((name, type(part), part.training) for name, part in module.named_modules())
@@ -134,21 +168,15 @@ def _form(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool, type(None))) else type(value)
 
 
-class _Trace(TorchDispatchMode):
+class _OperationForms(OperationMode):
     """The operations that run, with the form of what they are given and give."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Any] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         forms = tuple(_form(leaf) for leaf in tree_leaves((args, kwargs, result)))
         self.operations.append((func, forms))
         return result

@@ -17,7 +17,7 @@ from scheduler.common.errors import UnsupportedModel
 
 
 def is_fake(model: nn.Module) -> bool:
-    """Say whether the model's tensors are fake or on the meta device, without memory."""
+    """Whether the model's tensors are fake or on the meta device, without memory."""
     return any(isinstance(t, FakeTensor) or t.is_meta for t in _tensors(model))
 
 

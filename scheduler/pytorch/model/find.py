@@ -52,13 +52,18 @@ def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[
     return look_for(model, blocks).names
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for every module that it matches."""
+    return any(character in name for character in "*?[")
+
+
 def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto") -> Found:
     """`find_blocks`, with reasons."""
     if not isinstance(blocks, str):
         return Found(_named(model, list(blocks)), "named", {})
     if blocks == "auto":
         return _stack(model)
-    if not any(character in blocks for character in "*?["):
+    if not is_pattern(blocks):
         raise UnsupportedModel(
             "blocks must be 'auto', a pattern such as 'layers.*' or a list of module names, got "
             f"{blocks!r}; for one block write blocks=[{blocks!r}]"

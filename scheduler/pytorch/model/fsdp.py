@@ -16,7 +16,7 @@ from scheduler.common.errors import UnsupportedModel
 
 
 def is_unit(module: nn.Module) -> bool:
-    """Say whether a module is a unit of fully_shard: by name, as importing FSDP is slow."""
+    """Whether a module is a unit of fully_shard: by name, as importing FSDP is slow."""
     kind: Any = type(module)
     return _is_of_units(kind)
 

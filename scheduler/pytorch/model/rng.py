@@ -1,7 +1,7 @@
-"""Python's and numpy's global random generators: read their states only where they have moved.
+"""The global random generators of Python, numpy and torch: where they are, and put there again.
 
-Reading a state makes 600 numbers of it and takes 10 to 100 µs; a block may take less. So what lies
-in memory is compared first, which takes 1 µs.
+Reading a state of Python's or numpy's makes 600 numbers of it and takes 10 to 100 µs; a block may
+take less. So what lies in memory is compared first, which takes 1 µs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import ctypes
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 _WORDS = 624
 """Of the Mersenne twister, which both use; 32 bits each, and a position."""
@@ -26,23 +28,23 @@ class Generator:
         self._place: object = None
 
     def state(self) -> Any:
-        """Return the state: the same object where the generator has not moved."""
+        """The state: the same object where the generator has not moved."""
         place = self.place()
         if place is None or place != self._place:
             self._state, self._place = self.read(), place
         return self._state
 
     def moved_from(self, state: Any) -> bool:
-        """Say whether the state is another than `state`."""
+        """Whether the state is another than `state`."""
         now = self.state()
         return now is not state and not self.equal(now, state)
 
     def place(self) -> object:
-        """Return something that is another for every state; None where nothing cheap is."""
+        """Something that is another for every state; None where nothing cheap is."""
         raise NotImplementedError
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         raise NotImplementedError
 
     def put(self, state: Any) -> None:
@@ -50,7 +52,7 @@ class Generator:
         raise NotImplementedError
 
     def equal(self, one: Any, other: Any) -> bool:
-        """Compare two states."""
+        """Whether two states are the same."""
         return bool(one == other)
 
 
@@ -78,11 +80,11 @@ class PythonGenerator(Generator):
         return expected in found and position.to_bytes(4, sys.byteorder) in found
 
     def place(self) -> object:
-        """Return what is in memory, and the normal number that waits to be handed out."""
+        """What is in memory, and the normal number that waits to be handed out."""
         return (self._memory.raw, self._object.gauss_next) if self._known else None
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         return random.getstate()
 
     def put(self, state: Any) -> None:
@@ -105,13 +107,13 @@ class NumpyGenerator(Generator):
         self._memory = _memory(0, 0)
 
     def moved_from(self, state: Any) -> bool:
-        """Say whether the state is another than `state`."""
+        """Whether the state is another than `state`."""
         moved = super().moved_from(state)
         self._drawn = self._drawn or moved
         return moved
 
     def place(self) -> object:
-        """Return what is in memory of the global generator."""
+        """What is in memory of the global generator."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return "no numpy"
@@ -127,7 +129,7 @@ class NumpyGenerator(Generator):
         return self._memory.raw
 
     def read(self) -> Any:
-        """Read the state."""
+        """The state, read anew."""
         numpy = sys.modules.get("numpy")
         return None if numpy is None else numpy.random.get_state(legacy=False)
 
@@ -138,8 +140,51 @@ class NumpyGenerator(Generator):
             self._place = None
 
     def equal(self, one: Any, other: Any) -> bool:
-        """Compare two states."""
+        """Whether two states are the same."""
         return pickle.dumps(one) == pickle.dumps(other)  # arrays in dicts
+
+
+class TorchGenerator(Generator):
+    """The generator behind torch's functions: the CPU's, or that of another device."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        super().__init__()
+        self._device = () if device is None else (device,)
+        self._module: Any = torch if device is None else _module(device)
+
+    def state(self) -> Any:
+        """The state: the same object where the generator has not moved."""
+        state = self.read()
+        if (place := _bytes(state)) != self._place:
+            self._state, self._place = state, place
+        return self._state
+
+    def read(self) -> Any:
+        """A copy of the state."""
+        return self._module.get_rng_state(*self._device)
+
+    def put(self, state: Any) -> None:
+        """Set the state."""
+        self._module.set_rng_state(state, *self._device)
+
+    def equal(self, one: Any, other: Any) -> bool:
+        """Whether two states are the same."""
+        return _bytes(one) == _bytes(other)
+
+
+def torch_generators(devices: Iterable[torch.device]) -> list[Generator]:
+    """Torch's generators on the CPU and on these devices, where they have begun."""
+    others = [d for d in devices if d.type != "cpu" and getattr(_module(d), "_initialized", False)]
+    return [TorchGenerator(), *map(TorchGenerator, others)]
+
+
+def _module(device: torch.device) -> Any:
+    return getattr(torch, device.type, None)
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    """A state where it lies, in the CPU's memory: torch itself may be in fake mode."""
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _memory(address: int, size: int) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 
 class Source(torch.autograd.Function):
-    """Make a tensor the input of a graph, and see its gradient go by.
+    """A tensor made the input of a graph, whose gradient is seen to go by.
 
     ``Source.apply(gate, [tensor], seen)``: the gate is any scalar that requires grad. ``seen`` is
     called with the gradient, which goes no further; the gate's own graph, if it has one, is run
@@ -21,8 +22,9 @@ class Source(torch.autograd.Function):
     def forward(
         ctx: Any, gate: torch.Tensor, box: list[Any], seen: Callable[[torch.Tensor], Any]
     ) -> torch.Tensor:
-        """Return the tensor in the box."""
+        """The tensor in the box."""
         ctx.seen = seen
+        # Not the gate itself: what a context refers to lives until the backward.
         ctx.device = gate.device
         tensor: torch.Tensor = box.pop()
         return tensor.detach()
@@ -31,6 +33,7 @@ class Source(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Show the gradient."""
         ctx.seen(grad_outputs[0])
+        # Without a gradient for the gate autograd would not go on into its graph.
         return torch.ones((), device=ctx.device), None, None
 
 
@@ -45,11 +48,12 @@ class Aside(Source):
 
 
 class Sink(torch.autograd.Function):
-    """Make a scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
+    """A scalar whose backward sends the gradient in the box into ``tensor``'s graph."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, box: list[Any]) -> torch.Tensor:
-        """Return a scalar; hold on to nothing."""
+        """A scalar; nothing is held."""
+        # Not `save_for_backward`: the gradient is put in later, and leaves when it is taken out.
         ctx.box = box
         return torch.zeros((), device=tensor.device)
 
@@ -60,16 +64,16 @@ class Sink(torch.autograd.Function):
 
 
 def gate(device: torch.device) -> torch.Tensor:
-    """Return a leaf that requires grad, to open a graph with."""
+    """A leaf that requires grad, to open a graph with."""
     return torch.zeros((), device=device, requires_grad=True)
 
 
 class Join(torch.autograd.Function):
-    """Make one scalar of several; its backward goes on into each."""
+    """One scalar made of several; its backward goes on into each."""
 
     @staticmethod
     def forward(ctx: Any, *scalars: torch.Tensor) -> torch.Tensor:
-        """Return a scalar."""
+        """The scalar."""
         ctx.count = len(scalars)
         return torch.zeros((), device=scalars[0].device)
 
@@ -77,3 +81,39 @@ class Join(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Pass it on to all."""
         return (grad_outputs[0],) * ctx.count
+
+
+def nodes_below(root: Any, barrier: Any = None) -> list[Any]:
+    """`root`, and for each edge of the autograd graph below it the node at its end.
+
+    Without `barrier`, and without what is only below that.
+    """
+    found: list[Any] = []
+    opened: set[Any] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if node is None or node is barrier:
+            continue
+        found.append(node)
+        if node not in opened:
+            opened.add(node)
+            todo.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def saving_nothing(seen: Callable[[torch.Tensor], None] | None = None) -> saved_tensors_hooks:
+    """A context in which a forward saves nothing; `seen` is shown what it would have saved.
+
+    Not `torch.no_grad`: some kernels round differently without gradients.
+    """
+
+    def pack(tensor: torch.Tensor) -> None:
+        if seen is not None:
+            seen(tensor)
+
+    return saved_tensors_hooks(pack, _unpack)
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    raise AssertionError("a forward that saves nothing has no backward")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from scheduler.memory.gpus import Gpu, load_gpu
+from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,18 @@ class Roofline:
         flops = machine.sustained_flops
         return cls(flops, machine.sustained_bandwidth, flops / 2)
 
+    def seconds(
+        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> float:
+        """What an operation takes on it, by the shapes of what it is given and makes."""
+        if not _touches_data(operation):
+            return 0.0
+        moved = sum(t.numel() * t.element_size() for t in tensors_of((args, kwargs, result)))
+        made = tensors_of(result)
+        wide = self.wide_flops_per_second if made and made[0].element_size() > 2 else None
+        rate = self.flops_per_second if wide is None else wide
+        return max(flops(operation, args, kwargs, result) / rate, moved / self.bytes_per_second)
+
 
 class Clock:
     """Marks in time on real tensors; `between` two marks is in milliseconds."""
@@ -60,9 +73,10 @@ class Clock:
         self._cuda = device.type == "cuda"
 
     def mark(self) -> Any:
-        """Return a point in time on the device."""
+        """A point in time on the device."""
         if not self._cuda:
             return time.perf_counter()
+        # The host's clock would time the launch of the kernels, not the kernels.
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -79,6 +93,17 @@ class Clock:
         """Run inside it what is to be timed."""
         yield
 
+    def repeated(self, run: Callable[[], Result]) -> list[Result]:
+        """What `run` gives each time that it counts."""
+        results = []
+        for attempt in range(-1, self.repeats):
+            with self.running():
+                result = run()
+            # The first run warms up; by a roofline nothing gets warm.
+            if attempt >= 0 or self.repeats == 1:
+                results.append(result)
+        return results
+
 
 class RooflineClock(Clock):
     """A clock for fake tensors: it advances by each operation's roofline time."""
@@ -89,7 +114,7 @@ class RooflineClock(Clock):
         self._mode = _RooflineMode(roofline)
 
     def mark(self) -> Any:
-        """Return the seconds so far."""
+        """The seconds so far."""
         return self._mode.seconds
 
     def between(self, start: Any, end: Any) -> float:
@@ -103,45 +128,24 @@ class RooflineClock(Clock):
             yield
 
 
-class _RooflineMode(TorchDispatchMode):
+class _RooflineMode(OperationMode):
     def __init__(self, roofline: Roofline) -> None:
         super().__init__()
         self.seconds = 0.0
         self._roofline = roofline
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if moves(func):
-            moved = sum(
-                leaf.numel() * leaf.element_size()
-                for leaf in tree_leaves((args, kwargs, result))
-                if isinstance(leaf, torch.Tensor)
-            )
-            self.seconds += max(
-                flops(func, args, kwargs, result) / self._rate(result),
-                moved / self._roofline.bytes_per_second,
-            )
+        self.seconds += self._roofline.seconds(func, args, kwargs, result)
         return result
 
-    def _rate(self, result: Any) -> float:
-        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        wide = bool(tensors) and tensors[0].element_size() > 2
-        rate = self._roofline.wide_flops_per_second if wide else None
-        return self._roofline.flops_per_second if rate is None else rate
 
-
-def moves(func: Any) -> bool:
-    """Say whether an operation touches data: views and questions about a tensor do not."""
-    if getattr(func, "is_view", False) or getattr(func, "namespace", "") == "prim":
+def _touches_data(operation: Any) -> bool:
+    """Whether it does: views and questions about a tensor do not."""
+    if getattr(operation, "is_view", False) or getattr(operation, "namespace", "") == "prim":
         return False
-    return getattr(func, "_overloadpacket", None) is not torch.ops.aten._unsafe_view
+    # Its schema says that it makes a tensor, and it looks into the one that it is given.
+    return getattr(operation, "_overloadpacket", None) is not torch.ops.aten._unsafe_view
 
 
 def flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

@@ -13,89 +13,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.costs.layer import LayerCost
-from scheduler.pytorch.observe.autograd import Aside
-from scheduler.pytorch.observe.autograd import Sink as Sink
-from scheduler.pytorch.observe.autograd import Source as Source
-from scheduler.pytorch.observe.autograd import gate as gate
+from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
+from scheduler.pytorch.observe.buffers import Buffers
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Bytes seen while a layer ran by itself; times in ms.
-
-    `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
-    recomputation, beside the gradient that its backward is given: that begins when the backward
-    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
-    """
-
-    input_bytes: int
-    output_bytes: int
-    saved_bytes: int
-    input_saved: bool
-    output_saved: bool
-    forward_peak: int
-    drop_peak: int | None
-    backward_peak: int
-    gradient_bytes: int
-    forward_time: float = 0.0
-    recompute_time: float = 0.0
-    backward_time: float = 0.0
-    repeatable: bool = True
-    again_peak: int = 0
-
-    @property
-    def spare_bytes(self) -> int:
-        """Bytes by which the backward's peak is above every forward's, with the same layers below.
-
-        A plan holds for the layers below at least as much during the backward as during the first
-        forward, so this much more may be live in the first forward without setting the peak.
-        """
-        forward = max(self.forward_peak, self.drop_peak or 0)
-        return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
-
-    def with_more_in_forward(self, size: int) -> Peaks:
-        """Return the same with `size` bytes more live in every forward, and then let go."""
-        drop = None if self.drop_peak is None else self.drop_peak + size
-        return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
-
-    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
-        """Express the peaks as the cost model does, as transients above what it counts."""
-        x, w = self.output_bytes, self.saved_bytes
-        held = w + x * (2 if self.output_saved else 1)
-        made = self.input_bytes + self.gradient_bytes
-        above = self.backward_peak - held - made
-        transient, overlap = max(above, 0), max(-above, 0)
-        return LayerCost(
-            name,
-            forward_time=self.forward_time,
-            backward_time=self.backward_time,
-            recompute_time=min(self.recompute_time, self.forward_time),
-            output_bytes=x,
-            saved_bytes=w,
-            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
-            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
-            backward_transient_bytes=transient,
-            backward_overlap_bytes=min(overlap, held, made),
-            gradient_bytes=self.gradient_bytes,
-            input_saved=self.input_saved,
-            output_saved=self.output_saved,
-            recomputable=recomputable and self.repeatable,
-        )
-
 
 Layout = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Task:
+class IsolatedLayer:
     """A layer to be run by itself.
 
     Attributes
@@ -136,7 +67,7 @@ class Task:
             tensor.grad = None
 
     def gradient(self, output: torch.Tensor) -> torch.Tensor:
-        """Make a gradient for the layer's output, laid out as the next layer lays it out."""
+        """A gradient for the layer's output, laid out as the next layer lays it out."""
         if self.layout is None:
             return torch.ones_like(output)
         made = torch.empty_strided(
@@ -165,7 +96,7 @@ class _Gradients:
         self.entries: list[torch.Tensor] = []
 
 
-def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
+def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]:
     """Profile one layer; also the layout of the gradient it hands on, where that is a copy.
 
     Raises
@@ -173,14 +104,15 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
     UnsupportedModel
         The layer changes its input in place: what is recomputed from it would be wrong.
     """
-    template, module = task.template, task.module
-    version, buffers = template._version, buffer_versions(module)
-    times = _times(task, gate(template.device), clock)
+    template = layer.template
+    version, buffers = template._version, Buffers(layer.module)
+    before = buffers.versions()
+    times = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
-    repeatable = buffers == buffer_versions(module)
-    peaks, layout = see_bytes(task)
-    again_peak = _again_peak(task) if repeatable else None
+    repeatable = before == buffers.versions()
+    peaks, layout = see_bytes(layer)
+    again_peak = _again_peak(layer) if repeatable else None
     forward, again, backward = times
     peaks = replace(
         peaks,
@@ -193,7 +125,7 @@ def see_layer(task: Task, clock: Clock) -> tuple[Peaks, Layout | None]:
     return peaks, layout
 
 
-def _again_peak(task: Task) -> int | None:
+def _again_peak(layer: IsolatedLayer) -> int | None:
     """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
     found: list[int] = []
     runs = 0
@@ -204,21 +136,21 @@ def _again_peak(task: Task) -> int | None:
             runs += 1
             tracker.reset_peak()
             try:
-                return task.run(given, sides)
+                return layer.run(given, sides)
             finally:  # torch ends it by an error
                 found.append(tracker.peak("layer"))
 
         return checkpoint(body, activation, use_reentrant=False)
 
-    task.clear()
+    layer.clear()
     box: list[Any] = []
-    tracker, door = MemoryTracker(), gate(task.template.device)
+    tracker, door = MemoryTracker(), gate(layer.template.device)
     door.grad = torch.zeros_like(door)  # as in `see_bytes`
     with tracker, tracker.tag("layer"):
-        out = replace(task, run=run).forward(door, [task.template])
+        out = replace(layer, run=run).forward(door, [layer.template])
         if not out.requires_grad:
             return 0
-        box.append(task.gradient(out))
+        box.append(layer.gradient(out))
         given = storage_bytes(box[0])
         with tracker.tag("sink"):
             scalar = Sink.apply(out, box)
@@ -227,32 +159,33 @@ def _again_peak(task: Task) -> int | None:
             scalar.backward()  # what it starts from stays to its end, in a step as here
         except CheckpointError:
             return None
-    task.clear()
+    layer.clear()
     return max(found[1] - given, 0) if runs > 1 else 0
 
 
-def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
+def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     """As `see_layer`, without the clock: every time is 0."""
-    template = task.template
+    template = layer.template
     door = gate(template.device)
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
-    task.clear()
+    layer.clear()
     tracker = MemoryTracker()
     with tracker:
-        with tracker.tag("drop"), saved_tensors_hooks(lambda tensor: None, _unpack):
-            out = task.forward(door, [template])
+        with tracker.tag("drop"), saving_nothing():
+            out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
         gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
+            # A copy that nobody else holds: it is live afterwards only if the layer saves it.
             source = [template.clone()]
         with tracker.tag("layer"):
-            out = task.forward(door, source, gradients)
+            out = layer.forward(door, source, gradients)
             forward_peak = tracker.peak("layer")
             if out.requires_grad:
-                box.append(task.gradient(out))
+                box.append(layer.gradient(out))
             with tracker.tag("sink"):
                 scalar = Sink.apply(out, box)
             with_output = tracker.live("layer")
@@ -266,7 +199,7 @@ def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
             if output_saved and own:
                 saved -= output_bytes
             before = tracker.live("layer")
-            roots = _earlier_gradients(task, gradients, tracker)
+            roots = _earlier_gradients(layer, gradients, tracker)
             before = tracker.live("layer") - before
             with tracker.tag("sink"):
                 starts = [torch.ones_like(root) for root in roots]
@@ -277,7 +210,7 @@ def see_bytes(task: Task) -> tuple[Peaks, Layout | None]:
             stays = tracker.live("layer") - before
             made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
             layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
-    task.clear()
+    layer.clear()
     peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
@@ -298,13 +231,13 @@ def layout_of(gradient: torch.Tensor) -> Layout | None:
 
 
 def _earlier_gradients(
-    task: Task, gradients: _Gradients, tracker: MemoryTracker
+    layer: IsolatedLayer, gradients: _Gradients, tracker: MemoryTracker
 ) -> list[torch.Tensor]:
     """Put there what later layers have made; roots that hand it to the sides' graph."""
     roots = []
-    for tensor in task.earlier:
+    for tensor in layer.earlier:
         tensor.grad = torch.zeros_like(tensor)
-    for entry, waiting in zip(gradients.entries, task.waiting, strict=True):
+    for entry, waiting in zip(gradients.entries, layer.waiting, strict=True):
         if waiting:
             box = [torch.ones_like(entry)]
             with tracker.tag("sink"):
@@ -313,54 +246,36 @@ def _earlier_gradients(
     return roots
 
 
-def buffer_versions(module: nn.Module) -> list[Any]:
-    """Identity and version of every buffer that a forward must not change to be run again.
-
-    Batch norm's are left out: `apply` sees to them.
-    """
-    return [
-        (id(buffer), buffer._version)
-        for part in module.modules()
-        if not isinstance(part, _BatchNorm)
-        for buffer in part.buffers(recurse=False)
-    ]
-
-
-def _times(task: Task, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
+def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
     """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
-    forwards, ratios, backwards = [], [], []
-    for attempt in range(-1, clock.repeats):  # the first run warms up
-        task.clear()
-        with clock.running():
-            start = clock.mark()
-            out = task.forward(door, [task.template])
-            end = clock.mark()
-            box = [task.gradient(out)]
-            scalar = Sink.apply(out, box)
-            del out
-            begin = clock.mark()
-            if scalar.requires_grad:
-                scalar.backward()
-            finish = clock.mark()
-            # Where torch's recomputation stops: when the last tensor to be saved is packed.
-            marks = _saving_marks(task, door, clock)
-        if attempt >= 0 or clock.repeats == 1:
-            forwards.append(clock.between(start, end))
-            backwards.append(clock.between(begin, finish))
-            whole = clock.between(marks[0], marks[-1])
-            ratios.append(clock.between(marks[0], marks[-2]) / whole if whole else 0.0)
+
+    def run() -> tuple[float, float, float]:
+        layer.clear()
+        start = clock.mark()
+        out = layer.forward(door, [layer.template])
+        end = clock.mark()
+        box = [layer.gradient(out)]
+        scalar = Sink.apply(out, box)
+        del out
+        begin = clock.mark()
+        if scalar.requires_grad:
+            scalar.backward()
+        finish = clock.mark()
+        # Where torch's recomputation stops: when the last tensor to be saved is packed.
+        marks = _saving_marks(layer, door, clock)
+        whole = clock.between(marks[0], marks[-1])
+        share = clock.between(marks[0], marks[-2]) / whole if whole else 0.0
+        return clock.between(start, end), share, clock.between(begin, finish)
+
+    forwards, shares, backwards = zip(*clock.repeated(run), strict=True)
     time = median(forwards)
-    return time, time * min(median(ratios), 1.0), median(backwards)
+    return time, time * min(median(shares), 1.0), median(backwards)
 
 
-def _unpack(packed: Any) -> torch.Tensor:
-    raise AssertionError("a forward that saves nothing has no backward")
-
-
-def _saving_marks(task: Task, door: torch.Tensor, clock: Clock) -> list[Any]:
+def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
     marks = [clock.mark()]
-    with saved_tensors_hooks(lambda tensor: marks.append(clock.mark()), _unpack):
-        task.forward(door, [task.template])
+    with saving_nothing(lambda tensor: marks.append(clock.mark())):
+        layer.forward(door, [layer.template])
     marks.append(clock.mark())
     return marks

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 
-class MemoryTracker(TorchDispatchMode):
+class MemoryTracker(OperationMode):
     """A dispatch mode that knows the live bytes, in total and by the tag they were made under.
 
     Parameters
@@ -44,21 +44,12 @@ class MemoryTracker(TorchDispatchMode):
         # Storages by identity; the weak reference tells when one is freed.
         self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor):
-                self._remember(value, 0)  # not seen before: it is not ours
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in tensors_of((args, kwargs)):
+            self._remember(tensor, 0)  # not seen before: it is not ours
         result = func(*args, **kwargs)
-        for value in tree_leaves(result):
-            if isinstance(value, torch.Tensor):
-                self._remember(value, storage_bytes(value))
+        for tensor in tensors_of(result):
+            self._remember(tensor, storage_bytes(tensor))
         if self._observer is not None:
             self._observer(func, args, kwargs, result)
         return result
@@ -88,11 +79,12 @@ class MemoryTracker(TorchDispatchMode):
     def count(self, tensor: torch.Tensor) -> None:
         """Count a tensor that was made outside, such as a model's input."""
         self.disown(tensor)
+        # Or `_remember` would take it for one that it has seen.
         self._known.pop(id(tensor.untyped_storage()), None)
         self._remember(tensor, storage_bytes(tensor))
 
     def disown(self, tensor: torch.Tensor) -> int:
-        """Stop counting a tensor; return the bytes it was counted with."""
+        """Stop counting a tensor; the bytes it was counted with."""
         storage = tensor.untyped_storage()
         known = self._known.get(id(storage))
         if known is None or known[0]() is not storage:
@@ -103,6 +95,8 @@ class MemoryTracker(TorchDispatchMode):
         return size
 
     def _remember(self, tensor: torch.Tensor, size: int) -> None:
+        # torch keeps the Python object of a storage for as long as the storage lives, so that it
+        # tells one from another; its id is given out again afterwards.
         storage = tensor.untyped_storage()
         key = id(storage)
         known = self._known.get(key)
@@ -137,5 +131,4 @@ def storage_bytes(tensor: torch.Tensor) -> int:
 
 def unique_bytes(value: Any) -> int:
     """Bytes of the distinct storages behind all tensors in a nested structure."""
-    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    return sum({id(t.untyped_storage()): storage_bytes(t) for t in tensors}.values())
+    return sum({id(t.untyped_storage()): storage_bytes(t) for t in tensors_of(value)}.values())

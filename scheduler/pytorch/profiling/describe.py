@@ -14,11 +14,11 @@ from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.find import Found, look_for
-from scheduler.pytorch.model.shared import shared_names
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.profile import Seen, see
-from scheduler.report.table import aligned, spread, wrapped
+from scheduler.report.tables import aligned, spread, wrapped
 
 _MOST_ROWS, _MOST_NAMES = 20, 4
 
@@ -76,7 +76,7 @@ def describe(
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
 ) -> Description:
-    """Profile a model and say what was found, what was folded, what was left out and why.
+    """A model's profile, and what was found, what was folded, what was left out and why.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is noted of a step at each of its moments: the blocks reached, left, the loss, the turn."""
+"""What is noted of a step at each of its moments, and what it adds up to for both ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from scheduler.pytorch.observe.autograd import Sink
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.layer import Layout
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
 
@@ -26,7 +27,7 @@ class Side:
         self.scalar = Sink.apply(tensor, self.box)
 
     def let_go(self) -> int:
-        """Put a gradient into the box, in place of the tensor; return its bytes."""
+        """Put a gradient into the box, in place of the tensor; its bytes."""
         assert self.tensor is not None
         self.box.append(torch.ones_like(self.tensor))
         self.tensor = None
@@ -90,4 +91,34 @@ class Turn:
     base: int
     kept: int
     side_gradients: int
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a model does before its blocks (None: nothing) and after them.
+
+    Attributes
+    ----------
+    held_bytes
+        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
+        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
+    local_bytes
+        What the model's own code still refers to while the blocks run forward for the first time,
+        and lets go before the backward.
+    needs_grad
+        Does the first block's input require a gradient?
+    trained_after
+        Parameters to which what comes after the blocks gives a gradient.
+    layout
+        Strides of the gradient that it hands to the last block, see `IsolatedLayer`.
+    """
+
+    before: Peaks | None
+    after: Peaks
+    held_bytes: int
+    side_bytes: int
+    local_bytes: int
+    needs_grad: bool
+    trained_after: list[torch.Tensor]
     layout: Layout | None

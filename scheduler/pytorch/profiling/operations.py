@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +11,15 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.pytorch.checkpointing.watch import changed, is_random
+from scheduler.pytorch.observe.autograd import Sink, gate
+from scheduler.pytorch.observe.buffers import norms_of
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Sink, Task, gate
+from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
+from scheduler.pytorch.observe.layer import IsolatedLayer
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 __all__ = ["Inside", "Operation", "look_inside"]
@@ -28,7 +27,7 @@ __all__ = ["Inside", "Operation", "look_inside"]
 _LIFT = torch.ops.aten.lift_fresh.default
 
 
-def look_inside(task: Task, clock: Clock) -> Inside:
+def look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
     """Run a layer by itself, forward and backward, and write its operations down.
 
     Raises
@@ -36,8 +35,8 @@ def look_inside(task: Task, clock: Clock) -> Inside:
     UnsupportedModel
         Its operations are not the same each time that it runs: none can be told from another.
     """
-    door = gate(task.template.device)
-    attempts = [_look(task, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
+    door = gate(layer.template.device)
+    attempts = [_look(layer, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
     first = attempts[0]
     for other in attempts[1:]:
         if [o.name for o in other.forward] != [o.name for o in first.forward]:
@@ -58,14 +57,14 @@ def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
     )
 
 
-def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
-    task.clear()
+def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
+    layer.clear()
     counted = {
-        id(part.num_batches_tracked.untyped_storage())
-        for part in task.module.modules()
-        if isinstance(part, _BatchNorm) and part.num_batches_tracked is not None
+        id(norm.num_batches_tracked.untyped_storage())
+        for norm in norms_of([layer.module])
+        if norm.num_batches_tracked is not None
     }
-    recorder = _Recorder(clock, counted)
+    recorder = _OperationLog(clock, counted)
     saved: set[int] = set()
     stop = 0
 
@@ -73,23 +72,24 @@ def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
         nonlocal stop
         saved.add(recorder.storage(tensor))
         stop = len(recorder.operations)
+        # As it is, an output that is saved would hold its own graph, which holds it: a cycle.
         return tensor.detach()
 
     box: list[Any] = []
     with clock.running():
         with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = task.forward(door, [task.template])
+            out = layer.forward(door, [layer.template])
         output = recorder.storage(out)
         forward = recorder.finish()
         if out.requires_grad:
-            box.append(task.gradient(out))
+            box.append(layer.gradient(out))
         scalar = Sink.apply(out, box)
         del out
         if scalar.requires_grad:
             with recorder:
                 scalar.backward()
     backward = recorder.finish()
-    task.clear()
+    layer.clear()
     return Inside(
         tuple(forward),
         tuple(backward),
@@ -101,7 +101,7 @@ def _look(task: Task, door: torch.Tensor, clock: Clock) -> Inside:
     )
 
 
-class _Recorder(TorchDispatchMode):
+class _OperationLog(OperationMode):
     """Writes down operations; storages get an index when they are first seen."""
 
     def __init__(self, clock: Clock, counted: set[int]) -> None:
@@ -113,23 +113,16 @@ class _Recorder(TorchDispatchMode):
         # Counters of batches: a recomputation leaves them alone.
         self._counted = counted
         self._calls: Counter[str] = Counter()
-        # By identity; held weakly, so that memory is freed as it is without a recorder.
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # Held weakly, so that memory is freed as it is without a recorder.
+        self._known: Any = WeakIdKeyDictionary()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         # What Python makes a tensor of is seen here first, and made anew in each run.
         reads = () if func is _LIFT else self._seen((args, kwargs))
-        written = changed(func, args, kwargs)
-        changes = self._seen([t for t in written if id(t.untyped_storage()) not in self._counted])
+        changed = tensors_of(written(func, args, kwargs))
+        changes = self._seen([t for t in changed if id(t.untyped_storage()) not in self._counted])
         before = len(self.sizes)
         start = self._clock.mark()
         result = func(*args, **kwargs)
@@ -164,16 +157,14 @@ class _Recorder(TorchDispatchMode):
     def storage(self, tensor: torch.Tensor, *, made: bool = False) -> int:
         """Index of a tensor's storage."""
         storage = tensor.untyped_storage()
-        known = self._known.get(id(storage))
-        if known is not None and known[0]() is storage:
-            return known[1]
+        if (known := self._known.get(storage)) is not None:
+            return int(known)
         index = len(self.sizes)
         self.sizes.append(storage_bytes(tensor))
         if not made:
             self.given.add(index)
-        self._known[id(storage)] = (weakref.ref(storage), index)
+        self._known[storage] = index
         return index
 
     def _seen(self, values: Any, *, made: bool = False) -> tuple[int, ...]:
-        tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-        return tuple(dict.fromkeys(self.storage(tensor, made=made) for tensor in tensors))
+        return tuple(dict.fromkeys(self.storage(t, made=made) for t in tensors_of(values)))

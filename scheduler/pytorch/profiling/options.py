@@ -14,14 +14,15 @@ from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.pareto import Wanted, option_cost, wanted
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, check_torch
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Peaks, Task, see_bytes
+from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.operations import look_inside
 
-__all__ = ["Options", "see_options"]
+__all__ = ["SeenOptions", "see_options"]
 
 
 @dataclass(frozen=True)
-class Option:
+class SeenOption:
     """One way to keep a block, as it was seen.
 
     Attributes
@@ -42,7 +43,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Options:
+class SeenOptions:
     """All options of a block.
 
     Attributes
@@ -57,11 +58,11 @@ class Options:
     """
 
     inside: Inside
-    ways: tuple[Option, ...]
+    ways: tuple[SeenOption, ...]
     gap: float
 
 
-def see_options(name: str, task: Task, peaks: Peaks, clock: Clock) -> Options:
+def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> SeenOptions:
     """Find the options of the block `name`, which costs `peaks` when it is kept whole.
 
     Raises
@@ -70,26 +71,26 @@ def see_options(name: str, task: Task, peaks: Peaks, clock: Clock) -> Options:
         Its operations are not the same each time that it runs, or torch cannot keep their results.
     """
     check_torch()
-    inside = look_inside(task, clock)
+    inside = look_inside(layer, clock)
     if not peaks.repeatable:
-        return Options(inside, (), 0.0)
+        return SeenOptions(inside, (), 0.0)
     found, gap = wanted(inside, peaks.recompute_time, peaks.saved_bytes)
     ways = []
     for want in found:
-        seen, _ = see_bytes(replace(task, run=_selective(name, task, want.keeps)))
+        seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)))
         if seen.saved_bytes <= peaks.saved_bytes:
-            ways.append(Option(want, seen))
-    return Options(inside, tuple(ways), gap)
+            ways.append(SeenOption(want, seen))
+    return SeenOptions(inside, tuple(ways), gap)
 
 
-def _selective(name: str, task: Task, keeps: Keeps) -> Any:
+def _selective(name: str, layer: IsolatedLayer, keeps: Keeps) -> Any:
     def contexts() -> tuple[Any, Any]:
         selections = {0: Selection(name, keeps)}
         return selections[0].forward, HandedBack(selections, 0)
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
         return checkpoint(
-            lambda given: task.run(given, sides),
+            lambda given: layer.run(given, sides),
             activation,
             use_reentrant=False,
             context_fn=contexts,

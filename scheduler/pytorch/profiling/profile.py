@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import (
-    Call,
-    check_unwrapped,
-    find_blocks,
-    gradient_holders,
-    split_output,
-    without_cache,
-)
-from scheduler.pytorch.model.calls import Block, find_calls
-from scheduler.pytorch.model.fake import faked, is_fake
-from scheduler.pytorch.model.shared import own_parameters
+from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
+from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
+from scheduler.pytorch.model.fake import is_fake
+from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.observe.layer import Layout, Peaks, Task, see_layer
-from scheduler.pytorch.profiling.options import Options, see_options
-from scheduler.pytorch.profiling.stem_head import Ends, see_ends
+from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
+from scheduler.pytorch.observe.peaks import Peaks
+from scheduler.pytorch.profiling.marks import Ends
+from scheduler.pytorch.profiling.options import SeenOptions, see_options
+from scheduler.pytorch.profiling.stem_head import see_ends
 
 
 def profile(
@@ -108,11 +102,11 @@ class Seen:
     """
 
     costs: CostGraph
-    blocks: list[Block]
+    blocks: list[CalledBlock]
     ends: Ends
     runs: int
     fake: bool
-    options: list[Options | None]
+    options: list[SeenOptions | None]
 
 
 def see(
@@ -126,23 +120,17 @@ def see(
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
 ) -> Seen:
-    """Do the work of `profile`, whose parameters these are."""
+    """What `profile`, whose parameters these are, sees on its way to the costs."""
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with ExitStack() as stack:
-        if faking:
-            model, inputs = stack.enter_context(faked(model, inputs))
-            clock: Clock = RooflineClock(machine)
-        else:
-            clock = Clock(device_of(model, inputs))
-        stack.enter_context(untouched(model, inputs))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(without_cache(model))
-        ambient = stack.enter_context(lifted(device_of(model, inputs)))
-        loss_fn = None if loss_fn is None else ambient.around(loss_fn)
-        return _profile(model, inputs, loss_fn, names, clock, ambient, options)
+    with prepared(model, inputs, fake=faking) as (model, inputs):
+        device = device_of(model, inputs)
+        clock = RooflineClock(machine) if faking else Clock(device)
+        with lifted(device) as ambient:
+            loss_fn = None if loss_fn is None else ambient.around(loss_fn)
+            return _profile(model, inputs, loss_fn, names, clock, ambient, options)
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -200,8 +188,8 @@ def _profile(
 
 
 def _see_blocks(
-    found: list[Block], ends: Ends, clock: Clock, ambient: Ambient, options: bool
-) -> tuple[list[tuple[Peaks, Options | None]], int]:
+    found: list[CalledBlock], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
     own = [own_parameters(block.module, calls[block.kind].others) for block in found]
@@ -211,7 +199,7 @@ def _see_blocks(
     made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
     made_sides: set[int] = set()
     layout = ends.layout
-    seen: dict[Any, tuple[Peaks, Layout | None, Options | None]] = {}
+    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
     result = []
     for i, block in reversed(list(enumerate(found))):
         needs_grad = ends.needs_grad or any(trained[:i])
@@ -220,12 +208,12 @@ def _see_blocks(
         key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
         if key not in seen:
             forward = ambient.around(block.module.forward)
-            task = _task(block, forward, calls[block.kind], waiting, own[i])
+            layer = _isolated(block, forward, calls[block.kind], waiting, own[i])
             there = [p for p, is_there in zip(own[i], earlier, strict=True) if is_there]
-            task = replace(task, needs_grad=needs_grad, earlier=there, layout=layout)
+            layer = replace(layer, needs_grad=needs_grad, earlier=there, layout=layout)
             try:
-                peaks, passed = see_layer(task, clock)
-                ways = see_options(block.name, task, peaks, clock) if options else None
+                peaks, passed = see_layer(layer, clock)
+                ways = see_options(block.name, layer, peaks, clock) if options else None
                 seen[key] = peaks, passed, ways
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
@@ -238,20 +226,20 @@ def _see_blocks(
     return result[::-1], len(seen)
 
 
-def _task(
-    block: Block,
+def _isolated(
+    block: CalledBlock,
     forward: Callable[..., Any],
     call: Call,
     waiting: dict[int, bool],
     trained: list[torch.Tensor],
-) -> Task:
+) -> IsolatedLayer:
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(waiting, sides, strict=True))) if sides else call
         tensor, _ = split_output(block.name, handed.run(forward, activation))
         return tensor
 
     others = call.others
-    return Task(
+    return IsolatedLayer(
         block.module,
         run,
         call.activation,
@@ -263,26 +251,3 @@ def _task(
 
 def _free(name: str, model: nn.Module) -> str:
     return f"({name})" if name in dict(model.named_modules()) else name
-
-
-def device_of(model: nn.Module, inputs: Any) -> torch.device:
-    """Device of the model, or of its inputs if it has no parameters."""
-    tensors = [*model.parameters(), *(t for t in tree_leaves(inputs) if torch.is_tensor(t))]
-    return next((t.device for t in tensors), torch.device("cpu"))
-
-
-@contextmanager
-def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Put back gradients, buffers and the random state."""
-    gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            for tensor, gradient in gradients:
-                tensor.grad = gradient

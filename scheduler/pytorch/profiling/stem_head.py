@@ -5,64 +5,34 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.bypass import call_around, instead, nodes_below
-from scheduler.pytorch.model.call import Call, clear_gradients, loss_of
-from scheduler.pytorch.model.calls import Block
-from scheduler.pytorch.model.shared import own_parameters, used_outside
-from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
+from scheduler.pytorch.model.bypass import call_around, instead
+from scheduler.pytorch.model.call import Call
+from scheduler.pytorch.model.calls import CalledBlock, own_parameters, used_outside
+from scheduler.pytorch.model.step import clear_gradients, loss_of
+from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, nodes_below
 from scheduler.pytorch.observe.clock import Clock
-from scheduler.pytorch.observe.layer import Layout, Peaks, layout_of
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.layer import layout_of
+from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.marks import Forward, Link, Side, Start, Turn
+from scheduler.pytorch.profiling.marks import Ends, Forward, Link, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
 
-@dataclass(frozen=True)
-class Ends:
-    """What a model does before its blocks (None: nothing) and after them.
-
-    Attributes
-    ----------
-    held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever the blocks are
-        handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
-    local_bytes
-        What the model's own code still refers to while the blocks run forward for the first time,
-        and lets go before the backward.
-    needs_grad
-        Does the first block's input require a gradient?
-    trained_after
-        Parameters to which what comes after the blocks gives a gradient.
-    layout
-        Strides of the gradient that it hands to the last block, see `isolate.Task`.
-    """
-
-    before: Peaks | None
-    after: Peaks
-    held_bytes: int
-    side_bytes: int
-    local_bytes: int
-    needs_grad: bool
-    trained_after: list[torch.Tensor]
-    layout: Layout | None
-
-
 def see_ends(
-    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[Block], clock: Clock
+    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
 ) -> Ends:
     """Profile what runs before and after the blocks, with the blocks themselves left out.
 
-    Also notes in each block which of its other arguments it passes a gradient to (`Block.sides`).
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`).
 
     Raises
     ------
@@ -70,14 +40,12 @@ def see_ends(
         What runs after the blocks reads more than the last block's output, or the loss has no
         gradient.
     """
-    runs = []
-    for attempt in range(-1, clock.repeats):  # the first run warms up
-        with clock.running():
-            run = _Run(model, inputs, loss_fn, blocks, clock, tracked=False)
-        if attempt >= 0 or clock.repeats == 1:
-            runs.append(run)
-    times = [median(run.times[i] for run in runs) for i in range(4)]
-    return _Run(model, inputs, loss_fn, blocks, clock, tracked=True).ends(times)
+
+    def step(tracked: bool) -> _Run:
+        return _Run(model, inputs, loss_fn, blocks, clock, tracked=tracked)
+
+    timed = clock.repeated(lambda: step(tracked=False).times)
+    return step(tracked=True).ends([median(times) for times in zip(*timed, strict=True)])
 
 
 class _Run:
@@ -94,7 +62,7 @@ class _Run:
         model: nn.Module,
         inputs: Any,
         loss_fn: Loss,
-        blocks: list[Block],
+        blocks: list[CalledBlock],
         clock: Clock,
         *,
         tracked: bool,
@@ -163,13 +131,13 @@ class _Run:
 
     @property
     def _upstream(self) -> bool:
-        """Say whether a gradient goes from the blocks into what comes before them."""
+        """Whether a gradient goes from the blocks into what comes before them."""
         return self.start.needs_grad or bool(self.sides)
 
     def _check(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
-        nodes = nodes_below(loss.grad_fn, self.link.node)
+        nodes = set(nodes_below(loss.grad_fn, self.link.node))
         goals = {node for node in (self.start.node, *(side.node for side in self.sides)) if node}
         if goals & nodes:
             raise UnsupportedModel(
@@ -210,7 +178,7 @@ class _Run:
         layout = None if gradient is None else layout_of(gradient)
         self.turn = Turn(mark, after_peak, after_gradient, base, kept, side_gradients, layout)
 
-    def _block(self, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
         call = Call.of(block.name, args, kwargs)
         others = call.others
@@ -228,6 +196,7 @@ class _Run:
         output_held = self.start.storage() is not None
         self._tags.close()
         with tracker.tag("link"):
+            # A copy, so that nothing but the head can keep it alive.
             link = block.output.clone()
         trained = any(own_parameters(b.module) for b in self.blocks)
         if self._upstream or trained:
@@ -243,8 +212,7 @@ class _Run:
 
     def _is_given(self, activation: torch.Tensor) -> bool:
         storage = activation.untyped_storage()
-        given = [leaf for leaf in tree_leaves(self.inputs) if isinstance(leaf, torch.Tensor)]
-        return any(leaf.untyped_storage() is storage for leaf in given)
+        return any(tensor.untyped_storage() is storage for tensor in tensors_of(self.inputs))
 
     def _aside(self, others: Sequence[Any]) -> dict[int, int]:
         """Take note of a block's other arguments; the places of those that take a gradient."""
@@ -297,35 +265,33 @@ class _Run:
             recompute_time=times[1],
             backward_time=times[2],
         )
-        if self._given and not self.sides:
-            # Nothing is computed before the blocks, but the model may have made masks and such.
-            local = start.live_bytes - forward.before_kept
-            held += forward.before_kept
-            return Ends(
-                None, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
-            )
         # An activation that is an input is held by the caller, and not of what is made here.
         made = 0 if self._given else start.output_bytes
         kept = forward.before_output_kept and not self._given
         saved = forward.before_kept - (made if kept else 0)
-        output_saved = kept or self._output_handed
         local = start.live_bytes - made - saved
-        if self.link.output_held and not output_saved:
-            local += made
-        before = Peaks(
-            input_bytes=held,
-            output_bytes=start.output_bytes,
-            saved_bytes=saved,
-            input_saved=True,
-            output_saved=output_saved,
-            forward_peak=start.forward_peak - side,
-            drop_peak=None,
-            backward_peak=self.before_backward_peak,
-            gradient_bytes=max(self.before_gradient, 0),
-            forward_time=times[0],
-            recompute_time=times[0],
-            backward_time=times[3],
-        )
+        before = None
+        if self._given and not self.sides:
+            # Nothing is computed before the blocks, but the model may have made masks and such.
+            held += saved
+        else:
+            output_saved = kept or self._output_handed
+            if self.link.output_held and not output_saved:
+                local += made
+            before = Peaks(
+                input_bytes=held,
+                output_bytes=start.output_bytes,
+                saved_bytes=saved,
+                input_saved=True,
+                output_saved=output_saved,
+                forward_peak=start.forward_peak - side,
+                drop_peak=None,
+                backward_peak=self.before_backward_peak,
+                gradient_bytes=max(self.before_gradient, 0),
+                forward_time=times[0],
+                recompute_time=times[0],
+                backward_time=times[3],
+            )
         return Ends(
             before, after, held, side, local, start.needs_grad, self._trained_after, turn.layout
         )

@@ -6,25 +6,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import (
-    Replaced,
-    call_model,
-    clear_gradients,
-    find_blocks,
-    loss_of,
-    without_cache,
-)
-from scheduler.pytorch.model.fake import faked, is_fake
+from scheduler.pytorch.model.fake import is_fake
+from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.replace import Replaced, replaced
+from scheduler.pytorch.model.step import call_model, clear_gradients, device_of, loss_of, prepared
+from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
-from scheduler.pytorch.profiling.profile import device_of, untouched
 
 
 @dataclass(frozen=True)
@@ -79,28 +72,22 @@ def measure(
         memory inside a kernel is not seen there).
     """
     names = find_blocks(model, blocks)
-    with ExitStack() as stack:
-        faking = is_fake(model) if fake is None else fake
-        if faking:
-            model, inputs = stack.enter_context(faked(model, inputs))
-        stack.enter_context(untouched(model, inputs))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(without_cache(model))
+    faking = is_fake(model) if fake is None else fake
+    with prepared(model, inputs, fake=faking) as (model, inputs):
         device = device_of(model, inputs)
-        step = Step(model, inputs, loss_fn, stack.enter_context(lifted(device)))
-        seconds = None
-        if not faking:
-            seconds = _seconds(step, device)
-        with counted(model, names) as forwards:
-            if device.type == "cuda" and not faking:
-                peak, left = _allocated(step, device)
-            else:
-                peak, left = _tracked(step)
-        return Measurement(peak, forwards, seconds, left)
+        with lifted(device) as ambient:
+            step = TrainingStep(model, inputs, loss_fn, ambient)
+            seconds = None if faking else _seconds(step, device)
+            with counted(model, names) as forwards:
+                if device.type == "cuda" and not faking:
+                    peak, left = _allocated(step, device)
+                else:
+                    peak, left = _tracked(step)
+            return Measurement(peak, forwards, seconds, left)
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A training step up to the optimizer, from empty gradients.
 
     Attributes
@@ -117,7 +104,7 @@ class Step:
     ambient: Ambient
 
     def run(self) -> torch.Tensor:
-        """Forward and backward; return the loss, without its graph."""
+        """Forward and backward; the loss, without its graph."""
         self.clear()
         torch.clear_autocast_cache()  # a step under autocast makes its own
         loss: torch.Tensor = self.ambient.around(self._loss, cache=True)()
@@ -132,20 +119,20 @@ class Step:
         clear_gradients(self.model, self.inputs)
 
 
-def _tracked(step: Step) -> tuple[int, int]:
+def _tracked(step: TrainingStep) -> tuple[int, int]:
     tracker = MemoryTracker()
     with tracker:
-        for leaf in tree_leaves(step.inputs):
-            if isinstance(leaf, torch.Tensor):
-                tracker.count(leaf)
+        for tensor in tensors_of(step.inputs):
+            tracker.count(tensor)
         given = tracker.live_bytes
         step.run()
         step.clear()
     return tracker.peak_bytes, tracker.live_bytes - given
 
 
-def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
+def _allocated(step: TrainingStep, device: torch.device) -> tuple[int, int]:
     step.clear()
+    # What is still running would count in the peak.
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -156,7 +143,7 @@ def _allocated(step: Step, device: torch.device) -> tuple[int, int]:
     return peak, torch.cuda.memory_allocated(device) - before
 
 
-def _seconds(step: Step, device: torch.device) -> float:
+def _seconds(step: TrainingStep, device: torch.device) -> float:
     best = float("inf")
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
@@ -187,22 +174,13 @@ def counted(
 
         return run
 
-    undo: list[partial[None]] = []
-    for name in names:
-        module = model.get_submodule(name)
-        forward = module.__dict__.get("forward")
-        if isinstance(forward, Replaced):  # a recomputation enters only what the plan replaced
-            original = forward.original
-            forward.original = counting(name, original)
-            undo.append(partial(setattr, forward, "original", original))
-        elif forward is None:
-            module.forward = counting(name, module.forward)
-            undo.append(partial(delattr, module, "forward"))
-        else:
-            module.forward = counting(name, forward)
-            undo.append(partial(setattr, module, "forward", forward))
-    try:
+    with ExitStack() as stack:
+        for name in names:
+            module = model.get_submodule(name)
+            forward = module.__dict__.get("forward")
+            if isinstance(forward, Replaced):  # a recomputation enters only what the plan replaced
+                stack.callback(setattr, forward, "original", forward.original)
+                forward.original = counting(name, forward.original)
+            else:
+                stack.enter_context(replaced(module, counting(name, module.forward)))
         yield counts
-    finally:
-        for step in undo:
-            step()

@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.common.text import format_bytes
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import labelled
-from scheduler.report.table import wrapped
+from scheduler.report.tables import wrapped
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Verification:
 
     @property
     def within_budget(self) -> bool:
-        """Say whether the measured peak is within the budget; without one, the prediction."""
+        """Whether the measured peak is within the budget; without one, the prediction."""
         most = self.predicted_peak_bytes if self.budget_bytes is None else self.budget_bytes
         return self.peak_bytes <= most
 

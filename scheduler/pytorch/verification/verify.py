@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import apply
 from scheduler.pytorch.model.autocast import lifted
-from scheduler.pytorch.model.call import without_cache
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS, unmoved
-from scheduler.pytorch.profiling.profile import device_of, untouched
-from scheduler.pytorch.verification.measure import Measurement, Step, counted, measure
+from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.verification.measure import Measurement, TrainingStep, counted, measure
 from scheduler.pytorch.verification.verdict import Verification
 
 NOISE = 10.0
@@ -122,9 +121,9 @@ class _Values:
             outputs.append((name, _digest(output)))
 
         device = device_of(model, inputs)
-        with untouched(model, inputs), unmoved(), torch.enable_grad(), without_cache(model):
+        with prepared(model, inputs), unmoved():
             with lifted(device) as ambient, counted(model, names, seen):
-                loss = Step(model, inputs, loss_fn, ambient).run()
+                loss = TrainingStep(model, inputs, loss_fn, ambient).run()
             named = model.named_parameters()
             gradients = {n: p.grad.detach().cpu() for n, p in named if p.grad is not None}
             drawn = [_digest(torch.rand(1)), *(pickle.dumps(each.read()) for each in GENERATORS)]
@@ -236,11 +235,10 @@ def _state_parts(values: _Values, mine: _Values, buffers: list[str]) -> str:
 
 
 def _digest(value: Any) -> bytes:
-    """Tell whether tensors are the same bit by bit, without keeping them."""
+    """A digest by which tensors are the same bit by bit, without keeping them."""
     digest = hashlib.blake2b(digest_size=16)
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            plain = leaf.detach().cpu().contiguous().reshape(-1)
-            digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
-            digest.update(plain.view(torch.uint8).numpy().tobytes())
+    for tensor in tensors_of(value):
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(plain.view(torch.uint8).numpy().tobytes())
     return digest.digest()

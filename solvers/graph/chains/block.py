@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from solvers.graph.problem import Edges, LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
+from solvers.graph.schedule import Actions, LayerAction
 from solvers.problem import Layer, Option
+from solvers.schedule import Backward, Forward
 
 __all__ = ["MOST_CHOICES", "MOST_OPTIONS", "Block"]
 
@@ -60,11 +61,11 @@ class Block:
 
     def kept(self, again: int) -> tuple[LayerAction, ...]:
         """The forward that leaves the layers of `again` to be run once more."""
-        return tuple(LayerForward(i, not again >> i & 1) for i in range(len(self.layers)))
+        return tuple(Forward(i, not again >> i & 1) for i in range(len(self.layers)))
 
     def dropped(self) -> tuple[LayerAction, ...]:
         """The forward that keeps nothing."""
-        return tuple(LayerForward(i, False) for i in range(len(self.layers)))
+        return tuple(Forward(i, False) for i in range(len(self.layers)))
 
     def layer(self, with_options: bool) -> Layer:
         """The block as a layer of a chain; the names of its options are sets as numbers."""
@@ -137,9 +138,9 @@ class Block:
         """
         if again not in self.backwards:
             late = self._late(again)
-            early = [step for step in late if isinstance(step, LayerForward)]
+            early = [step for step in late if isinstance(step, Forward)]
             early.sort(key=lambda step: step.layer)
-            rest = [step for step in late if isinstance(step, LayerBackward)]
+            rest = [step for step in late if isinstance(step, Backward)]
             ways: list[tuple[LayerAction, ...]] = [late, (*early, *rest)]
             self.backwards[again] = min(ways, key=lambda way: self._replay(again, way)[1])
         return self.backwards[again]
@@ -156,8 +157,8 @@ class Block:
                     again ^= 1 << j
                     needed |= 1 << j
                     wanted += self.inputs[j]
-            steps += [LayerForward(j, True) for j in _members(needed)]
-            steps.append(LayerBackward(i))
+            steps += [Forward(j, True) for j in _members(needed)]
+            steps.append(Backward(i))
         return tuple(steps)
 
     def _options(self) -> list[tuple[int, int, int]]:
@@ -205,10 +206,9 @@ class Block:
         inner = [*before, *self.kept(again), *backward]
         steps = [replace(step, layer=step.layer + self.shift) for step in inner]
         if self.shift:
-            steps = [LayerForward(0, True), *steps, LayerBackward(0)]
-        peaks = [
-            m.during_bytes - self.input_bytes for m in replay_actions(self.alone, steps).moments
-        ]
+            steps = [Forward(0, True), *steps, Backward(0)]
+        moments = self.alone.replay(Actions(tuple(steps))).moments
+        peaks = [moment.during_bytes - self.input_bytes for moment in moments]
         first = self.shift + len(self.layers)
         return max(peaks[self.shift : first]) - self.output_bytes, max(peaks[first:])
 

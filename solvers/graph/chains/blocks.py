@@ -23,16 +23,14 @@ the optimum, not more, since
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solvers.chain.methods import optimal
+from solvers.chain.problem import Chain
 from solvers.graph.chains.block import Block
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import LayerAction, replay_actions
-from solvers.graph.solution import least_time
-from solvers.problem import Chain
-from solvers.schedule import Backward, Forward, Item, actions
+from solvers.graph.schedule import Actions, LayerAction
+from solvers.schedule import Backward, Forward, Items
 from solvers.solution import Infeasible
 
 __all__ = ["BlockChain", "Blocks", "as_chain", "cuts", "solve_blocks"]
@@ -57,7 +55,7 @@ class Blocks:
         Every block is one layer: `lower_bound_time` holds for all persistent plans.
     """
 
-    actions: tuple[LayerAction, ...]
+    actions: Actions
     peak_bytes: int
     time: int
     lower_bound_time: int
@@ -98,7 +96,7 @@ class BlockChain:
     starts: tuple[int, ...]
     _blocks: tuple[Block, ...]
 
-    def actions(self, items: Sequence[Item]) -> tuple[LayerAction, ...]:
+    def actions(self, schedule: Items) -> Actions:
         """A plan of the chain as actions of the graph, of class FORWARD.
 
         The plan must be one of the frontier solver's, in which the last item of a checkpoint's
@@ -107,7 +105,7 @@ class BlockChain:
         """
         again = [0] * len(self.chain)
         result: list[LayerAction] = []
-        for action in actions(items, len(self.chain)):
+        for action in schedule.actions(len(self.chain)):
             if not isinstance(action, Forward | Backward):
                 continue
             block, start = self._blocks[action.layer], self.starts[action.layer]
@@ -121,7 +119,7 @@ class BlockChain:
                 steps = block.kept(chosen)
             for step in steps:
                 result.append(replace(step, layer=step.layer + start))
-        return tuple(result)
+        return Actions(tuple(result))
 
 
 def as_chain(graph: LayerGraph) -> tuple[BlockChain, ...]:
@@ -181,16 +179,16 @@ def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = Non
         The sizes of the blocks add up beyond 2**62.
     """
     best: Blocks | None = None
-    least = least_time(graph)
+    least = graph.least_time
     bounds: list[int] = []
     for blocks in as_chain(graph):
         try:
             found = optimal(blocks.chain, budget, max_points=max_points)
-            items, bound = found.items, found.lower_bound_time
+            schedule, bound = found.schedule, found.lower_bound_time
         except Infeasible as error:
-            items, bound = error.items, least  # its replay on the graph may fit even so
-        steps = blocks.actions(items)
-        done = replay_actions(graph, steps)
+            schedule, bound = error.schedule, least  # its replay on the graph may fit even so
+        steps = blocks.actions(schedule)
+        done = graph.replay(steps)
         if done.peak_bytes > budget:
             continue
         bounds.append(bound)

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from typing import Any
 
-from solvers.graph.exact.moves import Layers, Move, Nodes, Rules, Stand, Step
-from solvers.graph.problem import ComputeGraph
-from solvers.graph.solution import Graph, GraphInfeasible, GraphSolution, PlanClass, replay_steps
-from solvers.solution import Unsuitable
+from solvers.graph.exact.moves import RULES, Move, Rules, Stand, Step
+from solvers.graph.lowering import lower
+from solvers.graph.problem import Graph
+from solvers.graph.schedule import GraphSchedule
+from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
-__all__ = ["MOST_OPERATIONS", "MOST_STATES", "floor_of", "solve_any"]
+__all__ = ["MOST_OPERATIONS", "MOST_STATES", "solve_any"]
 
 MOST_OPERATIONS = 40
 """Graphs with more operations are refused at once; a layer is two."""
@@ -37,7 +39,7 @@ def solve_any(
     *,
     most_states: int = MOST_STATES,
     interrupted: Callable[[], bool] | None = None,
-) -> GraphSolution:
+) -> Solution[GraphSchedule]:
     """The fastest of all legal schedules that fit `budget` bytes.
 
     Parameters
@@ -54,73 +56,42 @@ def solve_any(
 
     Returns
     -------
-    GraphSolution
+    Solution
         Optimal in class "any": its bound is its own time.
 
     Raises
     ------
-    GraphInfeasible
+    Infeasible
         No schedule fits, proven in class "any"; or, with nothing proven, the search was
         interrupted.
     Unsuitable
         The graph is too large for this search.
     """
-    operations = len(graph) * (1 if isinstance(graph, ComputeGraph) else 2)
-    floor, needs = floor_of(graph)
+    lowered = lower(graph)
+    operations = len(lowered)
+    floor, needs = graph.floor
+    set_by = lowered.action(needs)
     if budget < floor:
-        raise GraphInfeasible(floor, needs, PlanClass.ANY)
+        raise Infeasible(floor, set_by, None, PlanClass.ANY)
     if operations > MOST_OPERATIONS:
         raise Unsuitable(
             f"exhaustive search takes graphs of up to {MOST_OPERATIONS} operations, and this one "
             f"has {operations}; ask for an optimum in class staged or forward"
         )
-    rules = Nodes(graph) if isinstance(graph, ComputeGraph) else Layers(graph)
+    rules = RULES[type(graph)](graph)
     search = _Search(rules, budget, most_states, interrupted or (lambda: False))
     found = search.run()
     if found is None:
         proven = None if search.stopped else PlanClass.ANY
-        raise GraphInfeasible(floor, needs, proven)
+        raise Infeasible(floor, set_by, None, proven)
     steps, time = found
-    replay = replay_steps(graph, steps)  # type: ignore[arg-type]
-    assert replay.time == time
-    assert replay.peak_bytes <= budget
-    return GraphSolution(steps, replay.peak_bytes, time, time, PlanClass.ANY)  # type: ignore[arg-type]
-
-
-def floor_of(graph: Graph) -> tuple[int, int]:
-    """Bytes that some operation needs under any schedule, and that operation's index.
-
-    The operations of a layer graph are the forwards in the order of the layers, then the
-    backwards in reverse: the backward of layer i has index 2n - 1 - i.
-    """
-    if isinstance(graph, ComputeGraph):
-        return graph.floor
-    n, layers = len(graph), graph.layers
-    needs = [0] * (2 * n)
-    gradients = [0] * n  # of the parameters of all layers after i: their backwards come first
-    below = [0] * n
-    for i in reversed(range(n)):
-        layer, x = layers[i], layers[i].output_bytes
-        for j in graph.consumers[i]:
-            below[i] |= below[j] | 1 << j
-        gradients[i] = sum(layers[j].gradient_bytes for j in range(n) if below[i] >> j & 1)
-        read = sum(layers[u].output_bytes for u in graph.inputs[i])
-        needs[i] = read + x + layer.saved_bytes + layer.forward_transient_bytes
-        if not graph.consumers[i]:
-            needs[i] += x  # the gradient of a last output is there from the start
-        needs[2 * n - 1 - i] = (
-            (read if layer.input_saved else 0)
-            + (x if layer.output_saved else 0)
-            + x
-            + layer.saved_bytes
-            + graph.input_bytes_of(i)
-            + layer.gradient_bytes
-            + gradients[i]
-            + layer.backward_transient_bytes
-            - layer.backward_overlap_bytes
-        )
-    worst = max(range(2 * n), key=needs.__getitem__)
-    return graph.input_bytes + needs[worst], worst
+    problem: Any = graph  # whose rules give schedules of its own kind
+    solution: Solution[GraphSchedule] = Solution.of(
+        problem, rules.schedule(steps), plan_class=PlanClass.ANY
+    )
+    assert solution.time == time
+    assert solution.peak_bytes <= budget
+    return solution
 
 
 class _Totals(dict[int, int]):

@@ -28,7 +28,7 @@ import numpy as np
 
 from solvers.graph.lowering import Operations, Run, Value
 from solvers.graph.milp import Floats, Ints, Rows
-from solvers.graph.solution import PlanClass
+from solvers.solution import PlanClass
 
 __all__ = ["Formulation"]
 

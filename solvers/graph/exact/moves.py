@@ -1,19 +1,20 @@
 """The steps that the exhaustive search may take on either kind of graph.
 
 A state is a set of live values, which may be dropped at any time, and a number that says what is
-done. Sets are bit masks. What a step needs and changes is what `solvers.graph.replay` says.
+done. Sets are bit masks. What a step needs and changes is what their replays say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
+from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
+from solvers.schedule import Backward, Forward
 
-__all__ = ["Layers", "Move", "Nodes", "Rules", "Stand", "Step"]
+__all__ = ["RULES", "Move", "Rules", "Stand", "Step"]
 
 Step = int | LayerAction
 
@@ -45,6 +46,10 @@ class Rules(Protocol):
     sizes: list[int]
     end: int
 
+    @property
+    def schedule(self) -> Callable[[Any], GraphSchedule]:
+        """What makes a schedule of such steps."""
+
     def stand(self, done: int) -> Stand:
         """What can follow, whatever is live."""
 
@@ -52,8 +57,10 @@ class Rules(Protocol):
         """Least time from here; None: there is no way on, whatever the budget."""
 
 
-class Nodes:
+class NodeRules:
     """A compute graph: a value is a node's output, done are the nodes computed at least once."""
+
+    schedule = Nodes
 
     def __init__(self, graph: ComputeGraph) -> None:
         self.graph = graph
@@ -87,13 +94,15 @@ class Nodes:
         return time
 
 
-class Layers:
+class LayerRules:
     """A layer graph: a value is a layer's output.
 
     Done is ``backwards << n | saved``: backwards that have run, and saved sets that are live. They
     say which gradients are live. A layer that cannot be recomputed has run when it is in either,
     for it would be lost if its one run did not keep.
     """
+
+    schedule = Actions
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
@@ -125,17 +134,17 @@ class Layers:
             if not saved & bit:
                 again |= bit
                 on_top = x + layer.saved_bytes + layer.forward_transient_bytes
-                keep, time = LayerForward(i, True), layer.forward_time
+                keep, time = Forward(i, True), layer.forward_time
                 moves.append(Move(keep, time, reads, bit, on_top, done | bit))
                 if layer.recomputable and useful & bit:
                     on_top = x + layer.drop_transient_bytes
-                    moves.append(Move(LayerForward(i, False), time, reads, bit, on_top, done))
+                    moves.append(Move(Forward(i, False), time, reads, bit, on_top, done))
                 continue
             base += layer.saved_bytes
             if layer.recomputable and useful & bit:
                 again |= bit
                 on_top, time = x + layer.drop_transient_bytes, layer.forward_time
-                moves.append(Move(LayerForward(i, False), time, reads, bit, on_top, done))
+                moves.append(Move(Forward(i, False), time, reads, bit, on_top, done))
             if self.consumers[i] & ~backwards == 0:
                 moves.append(self._backward(i, done))
         return Stand(base, useful, tuple(moves))
@@ -150,7 +159,7 @@ class Layers:
             - layer.backward_overlap_bytes
         )
         after = (done | bit << n) & ~bit
-        return Move(LayerBackward(i), layer.backward_time, reads, 0, on_top, after)
+        return Move(Backward(i), layer.backward_time, reads, 0, on_top, after)
 
     def bound(self, live: int, done: int) -> int | None:
         """Time of the operations that must still run; None: one of them cannot run again."""
@@ -177,3 +186,7 @@ def _mask(values: Iterable[int]) -> int:
     for v in values:
         mask |= 1 << v
     return mask
+
+
+RULES: dict[type[Any], Callable[[Any], Rules]] = {ComputeGraph: NodeRules, LayerGraph: LayerRules}
+"""The rules of each kind of graph."""

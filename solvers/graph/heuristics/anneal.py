@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from solvers.chain.compiled import compiled
 from solvers.graph.problem import ComputeGraph
-from solvers.graph.replay import replay_schedule
+from solvers.graph.schedule import Nodes
 
 __all__ = ["annealed"]
 
@@ -34,7 +34,7 @@ def annealed(
     tables = _tables(graph)
     mean = max(1.0, sum(node.bytes for node in graph.nodes) / len(graph))
     record = np.array(best, dtype=np.int64)
-    peak = replay_schedule(graph, best).peak_bytes
+    peak = graph.replay(Nodes(best)).peak_bytes
     each = rounds // _CYCLES + 1
     chunks = -(-each // _CHUNK)
     for cycle in range(_CYCLES):

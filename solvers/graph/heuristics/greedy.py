@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.solution import PlanClass
+from solvers.solution import PlanClass
 
 __all__ = ["Keenness", "by_distance", "evicting"]
 

@@ -22,9 +22,9 @@ from ortools.sat.python import cp_model
 
 from solvers.graph.heuristics.retention import RetentionModel
 from solvers.graph.problem import ComputeGraph
-from solvers.graph.replay import replay_schedule
+from solvers.graph.schedule import Nodes
 from solvers.graph.search import Search
-from solvers.graph.solution import PlanClass
+from solvers.solution import PlanClass
 
 __all__ = ["LARGEST", "offer_intervals", "solve_intervals"]
 
@@ -90,10 +90,10 @@ def solve_intervals(
         )
     search = _Search(time_limit, workers, seed, interrupted)
     plain = tuple(range(len(graph)))
-    if replay_schedule(graph, plain).peak_bytes <= budget:
+    if graph.replay(Nodes(plain)).peak_bytes <= budget:
         return plain
     start = plain if hint is None else tuple(hint)
-    peak = replay_schedule(graph, start).peak_bytes
+    peak = graph.replay(Nodes(start)).peak_bytes
     best = _trimmed(graph, start, budget) if peak <= budget else None
     if len(graph) > LARGEST or graph.floor[0] > budget:
         return best
@@ -103,7 +103,7 @@ def solve_intervals(
         model = RetentionModel(graph, budget, most_intervals, forward_only, fit)
         model.hint(start if best is None else best)
         found, finished = search.run(model, thorough)
-        if found is not None and replay_schedule(graph, found).peak_bytes <= budget:
+        if found is not None and graph.replay(Nodes(found)).peak_bytes <= budget:
             found = _trimmed(graph, found, budget)
             if best is None or _time(graph, found) < _time(graph, best):
                 best = found
@@ -126,7 +126,7 @@ def offer_intervals(search: Search, seconds: float | None) -> None:
         interrupted=lambda: search.over,
     )
     if schedule is not None:
-        search.offer_steps(schedule)
+        search.offer_schedule(Nodes(schedule))
 
 
 def _time(graph: ComputeGraph, schedule: Sequence[int]) -> int:
@@ -147,14 +147,14 @@ def _trimmed(graph: ComputeGraph, schedule: tuple[int, ...], budget: int) -> tup
     for back in again:
         step = len(schedule) - back
         v = kept.pop(step)
-        if not _fits(graph, [kept[s] for s in sorted(kept)], budget):
+        if not _fits(graph, tuple(kept[s] for s in sorted(kept)), budget):
             kept[step] = v
     return tuple(kept[s] for s in sorted(kept))
 
 
-def _fits(graph: ComputeGraph, schedule: list[int], budget: int) -> bool:
+def _fits(graph: ComputeGraph, schedule: tuple[int, ...], budget: int) -> bool:
     # Every node is still computed before its first use, so no removal makes a schedule illegal.
-    return replay_schedule(graph, schedule).peak_bytes <= budget
+    return graph.replay(Nodes(schedule)).peak_bytes <= budget
 
 
 class _Search:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from solvers.graph.heuristics.anneal import annealed
 from solvers.graph.problem import ComputeGraph
-from solvers.graph.replay import replay_schedule
+from solvers.graph.schedule import Nodes
 from solvers.problem import InvalidProblem
 
 __all__ = ["EXACT_NODES", "original_schedule", "reorder", "reordered"]
@@ -64,7 +64,7 @@ def reorder(
     goal = max(graph.floor[0], budget or 0)
     asked = interrupted or (lambda: False)
     starts = _starts(graph)
-    peaks = [replay_schedule(graph, order).peak_bytes for order in starts]
+    peaks = [graph.replay(Nodes(order)).peak_bytes for order in starts]
     peak = min(peaks)
     best = starts[peaks.index(peak)]
     if peak <= goal or asked():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.solution import PlanClass
+from solvers.solution import PlanClass
 
 __all__ = ["repaired"]
 

@@ -18,7 +18,7 @@ from torch import nn
 from scheduler import Plan, UnsupportedModel, solve
 from scheduler.pytorch import apply, measure
 from scheduler.pytorch.observe.tracker import MemoryTracker
-from solvers.schedule import Checkpoint, Keep
+from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch import models
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import assert_equal, case, costs, gradients, mean_square, mlp, noise
@@ -78,7 +78,7 @@ def stack() -> Stack:
 def nested() -> Plan:
     """Two levels, over five of the six blocks."""
     inner = (Checkpoint(0, 2, tuple(Keep(i) for i in range(3))), Keep(3), Keep(4))
-    return replace(segments(blocks_of(6)), items=(Checkpoint(0, 4, inner), Keep(5)))
+    return replace(segments(blocks_of(6)), schedule=Items((Checkpoint(0, 4, inner), Keep(5))))
 
 
 def peak(model: Any) -> int:

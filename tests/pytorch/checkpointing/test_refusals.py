@@ -13,7 +13,7 @@ from torch import nn
 
 from scheduler import InvalidPlan, LayerCost, Plan, SchedulerError, UnsupportedModel, solve
 from scheduler.pytorch import apply, measure, profile
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
 from tests.pytorch.models import (
     assert_equal,
@@ -57,7 +57,7 @@ def segments(names: list[str], *lengths: int) -> Plan:
         at += length
     items.extend(Keep(i) for i in range(at, len(names)))
     everything = solve(graph, budget=10**9)
-    return replace(everything, items=tuple(items))
+    return replace(everything, schedule=Items(tuple(items)))
 
 
 def blocks_of(depth: int) -> list[str]:
@@ -506,11 +506,11 @@ def test_a_plan_that_does_not_say_what_its_options_keep() -> None:
         for name in blocks_of(4)
     ]
     items = (*[Keep(i) for i in range(3)], Keep(3, "save-less"))
-    plan = replace(solve(graph, budget=10**9), items=items)
+    plan = replace(solve(graph, budget=10**9), schedule=Items(items))
     expected = r"keeps 'blocks.3' with option 'save-less', and does not say which .*options=True"
     with pytest.raises(InvalidPlan, match=expected):
         apply(plan, Stack())
-    nested = replace(plan, items=(Checkpoint(0, 3, items),))
+    nested = replace(plan, schedule=Items((Checkpoint(0, 3, items),)))
     with pytest.raises(InvalidPlan, match=expected):
         apply(nested, Stack())
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from scheduler import CostGraph, InvalidPlan, Plan, UnsupportedModel
 from scheduler.pytorch import apply, measure, profile
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import assert_equal, case, gradients, mean_square, mlp, noise, plan_of
@@ -33,13 +33,13 @@ def deep(count: int = 4) -> Plan:
     body: tuple[Item, ...] = (Keep(0),)
     for last in range(1, count):
         body = (Checkpoint(0, last - 1, body), Keep(last))
-    return replace(segments(blocks_of(count)), items=(Checkpoint(0, count - 1, body),))
+    return replace(segments(blocks_of(count)), schedule=Items((Checkpoint(0, count - 1, body),)))
 
 
 def late() -> Plan:
     """A checkpoint inside another that begins after it."""
     body = (Keep(0), Checkpoint(1, 2, keeps(1, 2)), Keep(3))
-    return replace(segments(blocks_of(4)), items=(Checkpoint(0, 3, body),))
+    return replace(segments(blocks_of(4)), schedule=Items((Checkpoint(0, 3, body),)))
 
 
 PLANS = [segments(blocks_of(4), 4), segments(blocks_of(4), 2, 2), deep(), late()]

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from scheduler.common.errors import InfeasibleBudget, InvalidBudget, UnsupportedModel
 from scheduler.pytorch import CompileBudget, compile_budget
 from scheduler.pytorch.compile.answer import choose
-from scheduler.pytorch.compile.choice import Choice, Operation, StepGraph, ladder, play
+from scheduler.pytorch.compile.choice import JointOperation, StepChoice, StepGraph, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 from scheduler.pytorch.compile.joint import once, read_joint
 from scheduler.pytorch.observe.clock import Roofline
@@ -339,7 +339,7 @@ def test_answers_without_a_proof_are_monotone_and_bounded(seed: int) -> None:
         assert answer.proven == (answer.least_time == answer.choice.again_time)
 
 
-def _order(rungs: list[Choice]) -> list[tuple[int, int]]:
+def _order(rungs: list[StepChoice]) -> list[tuple[int, int]]:
     return [(rung.peak_bytes, -rung.again_time) for rung in rungs]
 
 
@@ -347,7 +347,7 @@ def _random(
     draw: random.Random, before: tuple[int, int] = (3, 7), after: tuple[int, int] = (2, 6)
 ) -> StepGraph:
     sizes: list[int] = []
-    early: list[Operation] = []
+    early: list[JointOperation] = []
     for i in range(draw.randint(*before)):
         inner = [b for op in early if op.forward for b in op.makes]
         reads = draw.sample(inner, min(len(inner), draw.randint(0, 2)))
@@ -356,14 +356,14 @@ def _random(
         fixed: Any = draw.choice((None, None, None, None, None, "keep", "again"))
         forward = i == 0 or fixed != "again" or draw.random() < 0.5
         time = draw.randint(1, 20)
-        early.append(Operation(f"f{i}", time, tuple(sorted(reads)), makes, fixed, forward))
+        early.append(JointOperation(f"f{i}", time, tuple(sorted(reads)), makes, fixed, forward))
     made = [b for op in early for b in op.makes]
     outputs = frozenset(early[0].makes[:1])
-    late: list[Operation] = []
+    late: list[JointOperation] = []
     for t in range(draw.randint(*after)):
         reads = draw.sample(made, min(len(made), draw.randint(0, 2)))
         reads += late[-1].makes if late else ()
-        late.append(Operation(f"b{t}", 1, tuple(sorted(reads)), (len(sizes),)))
+        late.append(JointOperation(f"b{t}", 1, tuple(sorted(reads)), (len(sizes),)))
         sizes.append(draw.randint(1, 6))
     gradients = frozenset(op.makes[0] for op in late[-2:])
     held = draw.random() < 0.5

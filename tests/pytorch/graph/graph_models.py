@@ -16,13 +16,9 @@ from torch.nn import functional as F
 from scheduler import CostGraph
 from scheduler.pytorch import Measurement, TracedGraph, apply_graph, measure, profile_graph, trace
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import (
-    GraphReplay,
-    LayerAction,
-    LayerBackward,
-    LayerForward,
-    replay_actions,
-)
+from solvers.graph.schedule import Actions, LayerAction
+from solvers.replay import Replay
+from solvers.schedule import Backward, Forward
 from tests.pytorch.models import noise
 
 TOKENS = 50
@@ -239,8 +235,8 @@ def graph_costs(name: str) -> CostGraph:
 def keep_all(graph: LayerGraph | TracedGraph) -> list[LayerAction]:
     n = len(graph)
     return [
-        *(LayerForward(i, True) for i in range(n)),
-        *(LayerBackward(i) for i in reversed(range(n))),
+        *(Forward(i, True) for i in range(n)),
+        *(Backward(i) for i in reversed(range(n))),
     ]
 
 
@@ -254,7 +250,7 @@ def random_plan(graph: LayerGraph, share: float, seed: int) -> list[LayerAction]
     n = len(graph)
     free = {i for i in range(n - 1) if graph.layers[i].recomputable}
     kept = {i for i in range(n) if i not in free or rng.random() >= share}
-    actions: list[LayerAction] = [LayerForward(i, i in kept) for i in range(n)]
+    actions: list[LayerAction] = [Forward(i, i in kept) for i in range(n)]
 
     def read(u: int, fresh: set[int]) -> None:
         if u in free and u not in fresh and rng.random() < share:
@@ -266,7 +262,7 @@ def random_plan(graph: LayerGraph, share: float, seed: int) -> list[LayerAction]
             read(v, fresh)
         if keep:
             kept.add(u)
-        actions.append(LayerForward(u, keep))
+        actions.append(Forward(u, keep))
 
     for i in reversed(range(n)):
         fresh: set[int] = set()
@@ -277,7 +273,7 @@ def random_plan(graph: LayerGraph, share: float, seed: int) -> list[LayerAction]
                 read(v, fresh)
             if graph.layers[i].output_saved:
                 read(i, fresh)
-        actions.append(LayerBackward(i))
+        actions.append(Backward(i))
     return actions
 
 
@@ -307,7 +303,7 @@ class Ran:
     left: dict[str, torch.Tensor]
     measured: Measurement
     forwards: dict[str, int]
-    predicted: GraphReplay
+    predicted: Replay
 
 
 def run_plan(name: str, actions: list[LayerAction]) -> Ran:
@@ -315,7 +311,7 @@ def run_plan(name: str, actions: list[LayerAction]) -> Ran:
     case, graph = graph_case(name), traced(name)
     model = copy.deepcopy(case.model)
     modules = sorted({name for node in graph.nodes for name in node.modules})
-    predicted = replay_actions(graph_costs(name).to_layer_graph(), actions)
+    predicted = graph_costs(name).to_layer_graph().replay(Actions(tuple(actions)))
     with apply_graph(actions, graph, model):
         measured = measure(model, case.inputs, case.loss_fn, modules)
     model = copy.deepcopy(case.model)

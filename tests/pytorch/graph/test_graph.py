@@ -10,9 +10,10 @@ import pytest
 import scheduler
 from scheduler.common.errors import InvalidPlan
 from scheduler.pytorch import apply_graph, measure
-from solvers.graph.replay import LayerAction, LayerForward, replay_actions
-from solvers.graph.solution import GraphInfeasible, PlanClass
-from solvers.graph.solve import solve
+from solvers.graph.methods import solve
+from solvers.graph.schedule import Actions, LayerAction
+from solvers.schedule import Forward
+from solvers.solution import Infeasible, PlanClass
 from tests.pytorch.graph.graph_models import (
     graph_case,
     graph_costs,
@@ -40,7 +41,7 @@ def check(name: str, actions: list[LayerAction], budget: int | None = None) -> N
     """The same step to the last bit, each layer's forwards as planned, the peak as predicted."""
     ran, graph = run_plan(name, actions), traced(name)
     assert_equal(ran.left, plain_step(name))
-    planned = Counter(a.layer for a in actions if isinstance(a, LayerForward))
+    planned = Counter(a.layer for a in actions if isinstance(a, Forward))
     assert ran.forwards == {name: planned[i] for i, name in enumerate(graph.names)}
     by_module: Counter[str] = Counter()
     for i, node in enumerate(graph.nodes):
@@ -72,7 +73,7 @@ def test_every_operation_of_an_encoder_and_a_decoder() -> None:
 @pytest.mark.parametrize("name", ["unet-blocks", "densenet-blocks", "resnet", "t5-blocks"])
 def test_plans_of_the_solver(name: str, share: float) -> None:
     graph = graph_costs(name).to_layer_graph()
-    everything = replay_actions(graph, keep_all(graph)).peak_bytes
+    everything = graph.replay(graph.keep_all()).peak_bytes
     budget = int(share * everything)
     # To prove that the ResNet's operations fit nowhere below takes minutes.
     method = "greedy" if share == 0.0 and len(graph) > 15 else "auto"
@@ -80,10 +81,12 @@ def test_plans_of_the_solver(name: str, share: float) -> None:
         try:
             solution = solve(graph, budget, method=method, optimal_in=PlanClass.FORWARD)
             break
-        except GraphInfeasible as error:
+        except Infeasible as error:
             assert share == 0.0
-            budget = max(error.floor_bytes, budget + everything // 50)
-    check(name, list(solution.steps), budget)  # type: ignore[arg-type]
+            budget = max(error.needs_bytes, budget + everything // 50)
+    schedule = solution.schedule
+    assert isinstance(schedule, Actions)
+    check(name, list(schedule.steps), budget)
     assert budget < everything
 
 
@@ -109,8 +112,10 @@ def test_the_way_of_a_user() -> None:
 def test_what_is_freed_is_free() -> None:
     """A plan that drops what it can needs far less than one that keeps everything."""
     graph = graph_costs("t5-blocks").to_layer_graph()
-    least = min(replay_actions(graph, random_plan(graph, 1.0, s)).peak_bytes for s in range(3))
-    assert least < 0.7 * replay_actions(graph, keep_all(graph)).peak_bytes
+    least = min(
+        graph.replay(Actions(tuple(random_plan(graph, 1.0, s)))).peak_bytes for s in range(3)
+    )
+    assert least < 0.7 * graph.replay(graph.keep_all()).peak_bytes
 
 
 def test_applying_changes_nothing_that_stays() -> None:

@@ -132,7 +132,7 @@ def test_an_autograd_function_between_layers() -> None:
             return -grad_outputs[0]
 
     def code(m: Net, x: torch.Tensor) -> Any:
-        return m.b(Backwards.apply(m.a(x) * m.c.bias))  # type: ignore[no-untyped-call]
+        return m.b(Backwards.apply(m.a(x) * m.c.bias))
 
     assert check(code) == ["a", "mul", "backwards", "b"]
     bound: Any = Backwards.apply  # which cannot be seen

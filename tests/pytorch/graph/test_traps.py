@@ -13,7 +13,8 @@ from torch import nn
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.pytorch import GraphHandle, TracedGraph, apply_graph, profile_graph, trace
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
+from solvers.graph.schedule import Actions, LayerAction
+from solvers.schedule import Backward, Forward
 from tests.pytorch.graph.graph_models import (
     GraphCase,
     graph_case,
@@ -70,11 +71,11 @@ class Two(nn.Module):
 def dropping(graph: TracedGraph) -> list[LayerAction]:
     """Every layer's forward again, right before its backward, from the first on."""
     n = len(graph)
-    actions: list[LayerAction] = [LayerForward(i, i == n - 1) for i in range(n)]
+    actions: list[LayerAction] = [Forward(i, i == n - 1) for i in range(n)]
     for i in reversed(range(n)):
         if i < n - 1:
-            actions += [LayerForward(j, j == i) for j in range(i + 1)]
-        actions.append(LayerBackward(i))
+            actions += [Forward(j, j == i) for j in range(i + 1)]
+        actions.append(Backward(i))
     return actions
 
 
@@ -398,8 +399,8 @@ def _swapped(actions: list[LayerAction]) -> list[LayerAction]:
     [
         (lambda actions: actions[:-1], "ends before the backward of 'down1'"),
         (lambda actions: [actions[1], *actions], "output of 'down1' is not live"),
-        (lambda a: [LayerForward(0, False), *a], "not of class 'forward'"),
-        (lambda a: [*a, LayerForward(99, True)], "names layer 99 of 13"),
+        (lambda a: [Forward(0, False), *a], "not of class 'forward'"),
+        (lambda a: [*a, Forward(99, True)], "names layer 99 of 13"),
         (_forward_twice, "keeps what is already kept"),
         (_swapped, "runs before that of"),
     ],
@@ -418,8 +419,8 @@ def test_a_loss_outside_the_model_comes_between() -> None:
     costs = graph_costs("densenet-blocks").to_layer_graph()
     n = len(graph)
     actions = keep_all(costs)
-    assert replay_actions(costs, actions).time
-    late = [*actions[:n], LayerForward(n - 1, False), *actions[n:]]
+    assert costs.replay(Actions(tuple(actions))).time
+    late = [*actions[:n], Forward(n - 1, False), *actions[n:]]
     model = copy.deepcopy(case.model)
     with pytest.raises(InvalidPlan, match=f"layer {n} is the loss outside the model"):
         apply_graph(late, graph, model)

@@ -37,7 +37,7 @@ class Everywhere:
 
     @property
     def by_hand(self) -> bool:
-        """Say whether it is a policy that people choose, and not one of the Pareto set."""
+        """Whether it is a policy that people choose, and not one of the Pareto set."""
         return self.option in POLICIES
 
 

@@ -17,12 +17,11 @@ from scheduler import CostGraph, Plan, solve
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import format_time
 from scheduler.pytorch import apply, block_graph, describe, measure, profile, verify
-from scheduler.pytorch.model.call import loss_of
 from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.step import loss_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
 from scheduler.pytorch.profiling.profile import see
-from solvers.replay import replay
-from solvers.schedule import Backward, Checkpoint, Item, Keep
+from solvers.schedule import Backward, Checkpoint, Item, Items, Keep
 from tests.pytorch.models import (
     Case,
     assert_equal,
@@ -90,7 +89,7 @@ def kept_bytes(this: Case) -> int:
 
 def planned_bytes(this: Case, layers: CostGraph, items: Sequence[Item]) -> int:
     """The same as the replay has it, without the inputs and the gradient that the loss begins."""
-    steps = replay(layers.to_chain(), items, keep_steps=True).steps
+    steps = layers.to_chain().replay(Items(tuple(items))).moments
     kept = next(
         before.after_bytes
         for before, after in pairwise(steps)

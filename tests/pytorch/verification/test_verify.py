@@ -17,7 +17,7 @@ from torch import nn
 from scheduler import InvalidPlan, Plan, UnsupportedModel, frontier, solve
 from scheduler.pytorch import apply, measure, profile, verify
 from scheduler.pytorch.observe.tracker import MemoryTracker
-from solvers.schedule import Checkpoint, Item, Keep
+from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import Case, assert_equal, case, costs, gradients, mean_square, mlp, noise
@@ -289,7 +289,7 @@ def test_weights_cast_in_a_segment_are_let_go() -> None:
 def test_a_plan_applied_for_a_while() -> None:
     this, plan = case("gpt2"), half("gpt2")
     block = this.model.get_submodule("transformer.h.5")
-    with plan.applied(this.model) as handle:
+    with apply(plan, this.model) as handle:
         assert handle.report().ok
         assert "forward" in block.__dict__
         assert_equal(gradients(this.model, this.inputs), models.untouched("gpt2")[0])
@@ -362,7 +362,7 @@ def test_a_plan_that_nests_deeper_than_python_goes(monkeypatch: pytest.MonkeyPat
     deep: tuple[Item, ...] = (Keep(0),)
     for last in range(1, len(names)):
         deep = (Checkpoint(0, last - 1, deep), Keep(last))
-    plan = replace(segments(names), items=deep)
+    plan = replace(segments(names), schedule=Items(deep))
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in names))
     limit = 1000

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import binomial, greedy, segments, single_level, uniform
-from solvers.problem import Chain, Layer
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep, depth, forward_counts, keep_all
-from solvers.solution import Infeasible, Solution, Status, Unsuitable, keep_all_time
+from solvers.chain.problem import Chain
+from solvers.problem import Layer
+from solvers.schedule import Checkpoint, Item, Items, Keep, depth, keep_all
+from solvers.solution import Infeasible, Solution, Status, Unsuitable
 from tests.oracles.strategies import chains
 
-Solver = Callable[[Chain, int], Solution]
+Solver = Callable[[Chain, int], Solution[Items]]
 
 UNIFORM: list[Solver] = [
     uniform.solve,
@@ -60,7 +60,7 @@ def single_level_plans(chain: Chain, first: int = 0) -> Iterator[tuple[Item, ...
 
 def best_points(chain: Chain) -> list[tuple[int, int]]:
     """Pareto set of the replays of every single-level plan."""
-    results = [replay(chain, items) for items in single_level_plans(chain)]
+    results = [chain.replay(Items(items)) for items in single_level_plans(chain)]
     points: list[tuple[int, int]] = []
     for peak, cost in sorted((r.peak_bytes, r.time) for r in results):
         if not points or cost < points[-1][1]:
@@ -131,14 +131,14 @@ def test_single_level_solves_every_budget(chain: Chain) -> None:
     for peak, cost in points:
         solution = single_level.solve(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, cost)
-        assert solution.lower_bound_time == keep_all_time(chain)
+        assert solution.lower_bound_time == chain.least_time
     least = points[0][0]
     for (_, before), (peak, _) in pairwise(points):  # just below a point, the one before is best
         assert single_level.solve(chain, peak - 1).time == before
     with pytest.raises(Infeasible) as caught:
         single_level.solve(chain, least - 1)
-    assert caught.value.peak_bytes == least
-    result = replay(chain, caught.value.items)
+    assert caught.value.needs_bytes == least
+    result = chain.replay(caught.value.schedule)
     assert (result.peak_bytes, result.time) == points[0]
 
 
@@ -149,7 +149,7 @@ def test_one_budget_agrees_with_the_frontier(chain: Chain, seed: int) -> None:
     for peak, cost in random.Random(seed).sample(points, min(4, len(points))):
         solution = single_level.solve(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, cost)
-        assert depth(solution.items) <= 1
+        assert depth(solution.schedule.items) <= 1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,9 +165,9 @@ def test_one_budget_loses_no_optimum_where_sets_are_large(seed: int) -> None:
 
 def test_single_level_is_optimal_only_when_nothing_is_recomputed() -> None:
     chain = identical(6)
-    whole = replay(chain, keep_all(6)).peak_bytes
+    whole = chain.replay(Items(keep_all(6))).peak_bytes
     assert single_level.solve(chain, whole).status is Status.OPTIMAL
-    assert single_level.solve(chain, whole).items == keep_all(6)
+    assert single_level.solve(chain, whole).schedule.items == keep_all(6)
     assert single_level.solve(chain, whole - 1).status is Status.FEASIBLE
 
 
@@ -178,9 +178,9 @@ def test_a_layer_that_must_be_kept_is_kept() -> None:
     chain = Chain(tuple(layers), chain.input_bytes)
     with pytest.raises(Infeasible) as caught:
         single_level.solve(chain, 0)
-    assert Keep(4) in caught.value.items
+    assert Keep(4) in caught.value.schedule.items
     assert all(Keep(4) in uniform.uniform_plan(chain, k) for k in range(1, 10))
-    assert Keep(4) in greedy.solve(chain, PLENTY).items
+    assert Keep(4) in greedy.solve(chain, PLENTY).schedule.items
 
 
 def test_long_chains_are_solved() -> None:
@@ -232,20 +232,20 @@ def test_segments_of_k_and_the_one_that_ends_the_chain() -> None:
     assert uniform.uniform_plan(identical(5), 3) == (first, Keep(3), Keep(4))
     assert uniform.uniform_plan(identical(3), 3) == keep_all(3)
     every = uniform.solve_every_layer(identical(4), PLENTY)
-    assert every.items == (*(Checkpoint(i, i, (Keep(i),)) for i in range(3)), Keep(3))
+    assert every.schedule.items == (*(Checkpoint(i, i, (Keep(i),)) for i in range(3)), Keep(3))
     assert uniform.solve_keep_all(identical(4), PLENTY).status is Status.OPTIMAL
 
 
 def test_the_closed_forms_use_their_k() -> None:
     chain = identical(32)
     sqrt_plan = uniform.uniform_plan(chain, 6)
-    assert uniform.solve_sqrt(chain, PLENTY).items == sqrt_plan
+    assert uniform.solve_sqrt(chain, PLENTY).schedule.items == sqrt_plan
     k = round(math.sqrt(32 * 4 / (9 + 4)))
-    assert uniform.solve_ratio(chain, PLENTY).items == uniform.uniform_plan(chain, k)
+    assert uniform.solve_ratio(chain, PLENTY).schedule.items == uniform.uniform_plan(chain, k)
     free = identical(5, saved_bytes=0, output_saved=False, backward_overlap_bytes=0)
-    assert uniform.solve_ratio(free, PLENTY).items == keep_all(5)  # k = L
+    assert uniform.solve_ratio(free, PLENTY).schedule.items == keep_all(5)  # k = L
     fixed = identical(5, recomputable=False)
-    assert all(solver(fixed, PLENTY).items == keep_all(5) for solver in BASELINES)
+    assert all(solver(fixed, PLENTY).schedule.items == keep_all(5) for solver in BASELINES)
 
 
 @examples(300)
@@ -262,7 +262,7 @@ def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -
             last = data.draw(st.integers(at, end - 1))
             drawn.append((at, last))
         at = last + 1
-    result = replay(chain, segments.plan_of(len(chain), tuple(drawn)))
+    result = chain.replay(Items(segments.plan_of(len(chain), tuple(drawn))))
     quick = segments.evaluate(chain, segments.tables(chain), tuple(drawn))
     assert quick == (result.peak_bytes, result.time)
 
@@ -277,11 +277,11 @@ def test_baselines_are_valid_within_budget_and_no_faster_than_single_level(chain
     for solver in BASELINES:
         with pytest.raises(Infeasible) as caught:
             solver(chain, -1)
-        least = caught.value.peak_bytes
-        assert replay(chain, caught.value.items).peak_bytes == least
+        least = caught.value.needs_bytes
+        assert chain.replay(caught.value.schedule).peak_bytes == least
         for budget in (least, 2 * least, PLENTY):
             solution = solver(chain, budget)
-            result = replay(chain, solution.items)
+            result = chain.replay(solution.schedule)
             assert (result.peak_bytes, result.time) == (solution.peak_bytes, solution.time)
             assert result.peak_bytes <= budget
             assert solution.time >= min(cost for peak, cost in points if peak <= budget)
@@ -297,13 +297,13 @@ def test_uniform_is_the_best_of_every_k(chain: Chain) -> None:
     if not chain.layers[-1].recomputable:
         tried += [cut[:-1] for cut in tried]  # the last segment kept
     plans = [segments.plan_of(len(chain), cut) for cut in [*tried, ()]]
-    results = [replay(chain, items) for items in plans]
+    results = [chain.replay(Items(items)) for items in plans]
     for budget in {result.peak_bytes for result in results}:
         best = min(r.time for r in results if r.peak_bytes <= budget)
         assert uniform.solve(chain, budget).time == best
     with pytest.raises(Infeasible) as caught:
         uniform.solve(chain, min(r.peak_bytes for r in results) - 1)
-    assert caught.value.peak_bytes == min(r.peak_bytes for r in results)
+    assert caught.value.needs_bytes == min(r.peak_bytes for r in results)
 
 
 @pytest.mark.parametrize("kept", [{6}, {2}, {0, 3, 6}])
@@ -312,10 +312,10 @@ def test_nothing_is_recomputed_when_everything_fits(solver: Solver, kept: set[in
     chain = identical(7)
     layers = [replace(la, recomputable=i not in kept) for i, la in enumerate(chain.layers)]
     chain = Chain(tuple(layers), chain.input_bytes)
-    whole = replay(chain, keep_all(7)).peak_bytes
-    assert solver(chain, whole).items == keep_all(7)
-    assert depth(solver(chain, whole - 1).items) == 1
-    assert depth(uniform.solve_sqrt(chain, PLENTY).items) == 1  # the rule's one plan
+    whole = chain.replay(Items(keep_all(7))).peak_bytes
+    assert solver(chain, whole).schedule.items == keep_all(7)
+    assert depth(solver(chain, whole - 1).schedule.items) == 1
+    assert depth(uniform.solve_sqrt(chain, PLENTY).schedule.items) == 1  # the rule's one plan
 
 
 @pytest.mark.parametrize("solver", [uniform.solve, greedy.solve])
@@ -324,7 +324,7 @@ def test_the_last_segment_may_be_kept_before_a_tail_that_must_be(solver: Solver)
     layers = (*chain.layers[:6], replace(chain.layers[6], recomputable=False))
     chain = Chain(layers, chain.input_bytes)
     plan = segments.plan_of(7, ((0, 2),))
-    assert solver(chain, replay(chain, plan).peak_bytes).items == plan
+    assert solver(chain, chain.replay(Items(plan)).peak_bytes).schedule.items == plan
 
 
 def test_the_greedy_walk_ends_a_segment_above_the_threshold() -> None:
@@ -333,7 +333,7 @@ def test_the_greedy_walk_ends_a_segment_above_the_threshold() -> None:
     assert greedy.greedy_segments(chain, 26) == ((0, 2), (3, 5))
     assert greedy.greedy_segments(chain, 12) == tuple((i, i) for i in range(6))
     assert greedy.greedy_segments(chain, 7 * 13) == ()
-    assert greedy.solve(chain, PLENTY).items == keep_all(7)
+    assert greedy.solve(chain, PLENTY).schedule.items == keep_all(7)
     layers = (*chain.layers[:6], replace(chain.layers[6], recomputable=False))
     ends_kept = Chain(layers, chain.input_bytes)
     assert greedy.greedy_segments(ends_kept, 1000) == ((0, 5),)
@@ -355,7 +355,7 @@ def test_binomial_plans_take_the_forwards_of_the_closed_form() -> None:
         rows = [[int(cell) for cell in row[:5]] for row in list(csv.reader(file))[1:]]
     assert len(rows) == 182
     for length, snapshots, repeats, expected, total in rows:
-        counts = forward_counts(binomial.plan(length, snapshots), length)
+        counts = Items(binomial.plan(length, snapshots)).counts(length)
         assert binomial.advances(length, snapshots) == expected
         assert sum(counts) == total == length + expected
         assert max(counts) <= repeats + 1
@@ -370,7 +370,7 @@ def test_binomial_plans_store_no_more_than_their_snapshots() -> None:
     for length in range(2, 14):
         chain = identical(length, **size, **none, **other)
         for snapshots in range(1, length):
-            result = replay(chain, binomial.plan(length, snapshots))
+            result = chain.replay(Items(binomial.plan(length, snapshots)))
             assert result.time == 10 * binomial.advances(length, snapshots) + 30 * length
             # Beyond the snapshots: a layer's output, and the gradient of the chain's.
             assert result.peak_bytes <= snapshots + 3
@@ -401,7 +401,7 @@ def test_binomial_takes_the_fastest_that_fits(
             output_saved=output_saved,
             recompute_time=recompute_time,
         )
-        every = [replay(chain, binomial.plan(length, c)) for c in range(1, max(2, length))]
+        every = [chain.replay(Items(binomial.plan(length, c))) for c in range(1, max(2, length))]
         for budget in {result.peak_bytes for result in every}:
             best = min((r.time, r.peak_bytes) for r in every if r.peak_bytes <= budget)
             solution = binomial.solve(chain, budget)
@@ -409,7 +409,7 @@ def test_binomial_takes_the_fastest_that_fits(
         least = min(result.peak_bytes for result in every)
         with pytest.raises(Infeasible) as caught:
             binomial.solve(chain, least - 1)
-        assert caught.value.peak_bytes == least
+        assert caught.value.needs_bytes == least
 
 
 def test_binomial_does_not_take_the_peak_to_grow_with_the_snapshots() -> None:
@@ -418,18 +418,18 @@ def test_binomial_does_not_take_the_peak_to_grow_with_the_snapshots() -> None:
     )
     layers = identical(3, drop_transient_bytes=3, backward_overlap_bytes=0, **none).layers
     chain = Chain(tuple(replace(layer, gradient_bytes=1) for layer in layers))
-    peaks = [replay(chain, binomial.plan(3, c)).peak_bytes for c in (1, 2)]
+    peaks = [chain.replay(Items(binomial.plan(3, c))).peak_bytes for c in (1, 2)]
     assert peaks == [4, 3]
-    assert binomial.solve(chain, 3).items == binomial.plan(3, 2)
+    assert binomial.solve(chain, 3).schedule.items == binomial.plan(3, 2)
     with pytest.raises(Infeasible) as caught:
         binomial.solve(chain, 2)
-    assert caught.value.peak_bytes == 3
+    assert caught.value.needs_bytes == 3
 
 
 def test_binomial_plans_may_nest_as_deep_as_a_long_chain() -> None:
     items = binomial.plan(2000, 1)
     assert depth(items) == 1999
-    assert sum(forward_counts(binomial.plan(2000, 12), 2000)) == 2000 + binomial.advances(2000, 12)
+    assert sum(Items(binomial.plan(2000, 12)).counts(2000)) == 2000 + binomial.advances(2000, 12)
 
 
 def test_binomial_names_the_first_layer_that_differs() -> None:

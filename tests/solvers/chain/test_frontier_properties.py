@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from solvers.chain import brute
 from solvers.chain.frontier import Frontier, solve
-from solvers.problem import Chain, Layer, Option
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Item, Keep, forward_counts
+from solvers.chain.problem import Chain
+from solvers.problem import Layer, Option
+from solvers.schedule import Checkpoint, Item, Items, Keep
 from solvers.solution import Infeasible, Status, Unsuitable
 from tests.oracles.oracle import pareto, simulate
 from tests.oracles.strategies import chains, plans
@@ -103,9 +103,9 @@ def test_replay_agrees_with_the_oracle_on_every_plan(chain: Chain) -> None:
     n = len(chain)
     for items in brute.every_plan(chain):
         peak, time, forwards, backwards = simulate(chain, items)
-        result = replay(chain, items)
+        result = chain.replay(Items(items))
         assert (result.peak_bytes, result.time) == (peak, time), items
-        assert forward_counts(items, n) == forwards, items
+        assert Items(items).counts(n) == forwards, items
         assert backwards == [1] * n, items
 
 
@@ -128,13 +128,14 @@ def test_solve_is_the_best_plan_within_a_budget(chain: Chain, data: st.DataObjec
         if fitting:
             solution = solver(chain, budget)
             assert (solution.time, solution.peak_bytes) == min(fitting)
-            assert simulate(chain, solution.items)[:2] == (solution.peak_bytes, solution.time)
+            peak, time, *_ = simulate(chain, solution.schedule.items)
+            assert (peak, time) == (solution.peak_bytes, solution.time)
             assert solution.status is Status.OPTIMAL
         else:
             with pytest.raises(Infeasible) as caught:
                 solver(chain, budget)
-            assert caught.value.peak_bytes == min(peaks)
-            assert simulate(chain, caught.value.items)[0] == min(peaks)
+            assert caught.value.needs_bytes == min(peaks)
+            assert simulate(chain, caught.value.schedule.items)[0] == min(peaks)
 
 
 # Chains of any length
@@ -147,7 +148,7 @@ def test_plans_of_points_are_what_they_say(chain: Chain) -> None:
     for peak, time in frontier.points:
         items = frontier.plan(peak)
         assert simulate(chain, items)[:2] == (peak, time)
-        result = replay(chain, items)
+        result = chain.replay(Items(items))
         assert (result.peak_bytes, result.time) == (peak, time)
         solution = solve(chain, peak)
         assert (solution.peak_bytes, solution.time) == (peak, time)
@@ -201,7 +202,7 @@ def test_more_budget_never_slows(chain: Chain, data: st.DataObject) -> None:
         last = solution.time
     with pytest.raises(Infeasible) as caught:
         solve(chain, points[0][0] - 1)
-    assert caught.value.peak_bytes == points[0][0]
+    assert caught.value.needs_bytes == points[0][0]
 
 
 def scaled(chain: Chain, size: int, time: int) -> Chain:

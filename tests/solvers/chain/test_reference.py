@@ -13,7 +13,8 @@ import pytest
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
 from scheduler.api import Frontier
 from solvers.chain.frontier import solve as solve_chain
-from solvers.problem import Chain, Layer
+from solvers.chain.problem import Chain
+from solvers.problem import Layer
 
 DATA = Path(__file__).parents[2] / "data"
 REFERENCE: dict[str, dict[str, Any]] = json.loads((DATA / "chains_reference.json").read_text())

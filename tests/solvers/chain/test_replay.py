@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.problem import Chain, Layer, Option
-from solvers.replay import Replay, replay, replay_actions
+from solvers.chain.problem import Chain, replay_actions
+from solvers.problem import Layer, Option
+from solvers.replay import Replay
 from solvers.schedule import (
     Action,
     Backward,
@@ -17,11 +18,10 @@ from solvers.schedule import (
     Hold,
     IllegalPlan,
     Item,
+    Items,
     Keep,
     actions,
-    forward_counts,
     keep_all,
-    options_of,
 )
 
 #          f  b   x    w  r  tf  td tb  o   g
@@ -34,25 +34,25 @@ ABC = Chain((A, B, C), 1)
 
 def during(result: Replay) -> list[int]:
     """Bytes at the worst moment of each forward and backward."""
-    return [s.during_bytes for s in result.steps if isinstance(s.action, Forward | Backward)]
+    return [s.during_bytes for s in result.moments if isinstance(s.action, Forward | Backward)]
 
 
 def test_keep_all() -> None:
-    result = replay(AB, keep_all(2), keep_steps=True)
+    result = AB.replay(Items(keep_all(2)))
     assert during(result) == [
         135,  # a_-1 1 + d_1 20 = 21 live; x 10 + w 100 + tf 4
         357,  # 21 + 110 = 131 live;       x 20 + w 200 + tf 6
         381,  # 131 + 220 = 351 live;      x_0 10 + g 11 + tb 9
         145,  # 351 + 10 + 11 - w 200 - a_1 20 - d_1 20 = 132; x_-1 1 + g 7 + tb 5
     ]
-    assert result.steps[-1].after_bytes == 20  # a_-1 1, d_-1 1, g 7 + 11
+    assert result.moments[-1].after_bytes == 20  # a_-1 1, d_-1 1, g 7 + 11
     assert (result.peak_bytes, result.peak_action) == (381, Backward(1))
     assert result.time == 3 + 4 + 8 + 6
 
 
 def test_a_saved_set_without_input_and_output_lets_them_go_early() -> None:
     layers = tuple(replace(la, input_saved=False, output_saved=False) for la in (A, B))
-    result = replay(Chain(layers, 1), keep_all(2), keep_steps=True)
+    result = Chain(layers, 1).replay(Items(keep_all(2)))
     assert during(result) == [
         135,  # 21 live as above
         357,  # 131 live: the sweep still holds a_0
@@ -69,12 +69,12 @@ def test_a_saved_set_without_input_and_output_lets_them_go_early() -> None:
 )
 def test_one_holder_is_enough(a_saves_output: bool, b_saves_input: bool, before_b: int) -> None:
     chain = Chain((replace(A, output_saved=a_saves_output), replace(B, input_saved=b_saves_input)))
-    result = replay(chain, keep_all(2), keep_steps=True)
+    result = chain.replay(Items(keep_all(2)))
     assert during(result)[2] == before_b - 1 + 10 + 11 + 9  # this chain's input has no bytes
 
 
 def test_checkpoint() -> None:
-    result = replay(AB, (Checkpoint(0, 0, (Keep(0),)), Keep(1)), keep_steps=True)
+    result = AB.replay(Items((Checkpoint(0, 0, (Keep(0),)), Keep(1))))
     assert during(result) == [
         71,  # 21 live; x 10 + td 40, and no w
         257,  # 31 live; 20 + 200 + 6
@@ -88,7 +88,7 @@ def test_checkpoint() -> None:
 
 def test_nested_checkpoints() -> None:
     inner = Checkpoint(0, 0, (Keep(0),))
-    result = replay(ABC, (Checkpoint(0, 1, (inner, Keep(1))), Keep(2)), keep_steps=True)
+    result = ABC.replay(Items((Checkpoint(0, 1, (inner, Keep(1))), Keep(2))))
     assert during(result) == [
         81,  # a_-1 1 + d_2 30 = 31 live; 10 + 40
         121,  # 41 live; 20 + 60
@@ -106,7 +106,7 @@ def test_nested_checkpoints() -> None:
 
 def test_early_stop_is_for_the_forward_that_keeps_last() -> None:
     inner = Checkpoint(1, 1, (Keep(1),))
-    result = replay(ABC, (Checkpoint(0, 1, (Keep(0), inner)), Keep(2)), keep_steps=True)
+    result = ABC.replay(Items((Checkpoint(0, 1, (Keep(0), inner)), Keep(2))))
     assert during(result)[4:] == [
         135,  # 21 live; 10 + 100 + 4
         211,  # 131 live; 20 + 60
@@ -122,7 +122,7 @@ def test_a_segment_holds_its_input_to_the_end_of_its_backward() -> None:
     layers = (A, replace(B, input_saved=False), C)
     plan = (Keep(0), Checkpoint(1, 2, (Keep(1), Keep(2))))
     unsaved = (replace(A, output_saved=False), *layers[1:])
-    result = replay(Chain(unsaved, 1), plan, keep_steps=True)
+    result = Chain(unsaved, 1).replay(Items(plan))
     assert during(result) == [
         145,  # 31 live; 10 + 100 + 4
         221,  # 141 live; 20 + 60
@@ -138,15 +138,33 @@ def test_a_segment_holds_its_input_to_the_end_of_its_backward() -> None:
 def test_option_and_overlap() -> None:
     layer = replace(A, backward_overlap_bytes=4, options=(Option("half", 60, 9),))
     chain = Chain((layer,), 1)
-    result = replay(chain, (Keep(0, "half"),), keep_steps=True)
+    result = chain.replay(Items((Keep(0, "half"),)))
     assert during(result) == [
         85,  # a_-1 1 + d_0 10 = 11 live; x 10 + w_o 60 + tf 4
         130,  # 81 live; the other 40 of w, x_-1 1 + g 7 + tb 5 - o 4
     ]
-    assert result.steps[-1].after_bytes == 9  # a_-1 1, d_-1 1, g 7
+    assert result.moments[-1].after_bytes == 9  # a_-1 1, d_-1 1, g 7
     assert result.time == 3 + 9 + 6
-    again = replay(chain, (Checkpoint(0, 0, (Keep(0, "half"),)),))
+    again = chain.replay(Items((Checkpoint(0, 0, (Keep(0, "half"),)),)))
     assert again.time == 3 + 2 + 9 + 6  # r for the recomputed forward, and the option's own
+
+
+def test_what_each_action_is_for() -> None:
+    chain = Chain((replace(A, options=(Option("half", 60, 9),)), B), 1)
+    result = chain.replay(Items((Checkpoint(0, 0, (Keep(0, "half"),)), Keep(1))))
+    assert [(m.action, m.role, m.ticks, m.again_ticks) for m in result.moments] == [
+        (Hold(-1), "", 0, 0),
+        (Forward(0, False), "first", 3, 0),
+        (Forward(1, True), "first", 4, 0),
+        (Drop(0), "", 0, 0),
+        (Drop(1), "", 0, 0),
+        (Backward(1), "back", 8, 0),
+        (Forward(0, True, "half", ends_body=True), "again", 2, 0),
+        (Drop(0), "", 0, 0),
+        (Backward(0), "back", 6 + 9, 9),
+        (Drop(-1), "", 0, 0),
+    ]
+    assert result.moments[result.peak_at].action == result.peak_action == Backward(1)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +178,7 @@ def test_an_option_holds_and_needs_what_it_says(
 ) -> None:
     option = Option("o", 60, 9, 50, 30, 8, output_saved=option_saves)
     chain = Chain((replace(A, output_saved=layer_saves, options=(option,)), B), 1)
-    result = replay(chain, (Keep(0, "o"), Keep(1)), keep_steps=True)
+    result = chain.replay(Items((Keep(0, "o"), Keep(1))))
     assert during(result) == [
         141,  # 21 live; x 10 + w_o 60 + tf_o 50
         317,  # 91 live; 20 + 200 + 6
@@ -181,20 +199,20 @@ def test_an_option_says_whether_it_holds_the_input(
     option = Option("o", 150, 1, input_saved=option_saves)
     b = replace(B, input_saved=layer_saves, options=(option,))
     chain = Chain((replace(A, output_saved=False), b), 1)
-    result = replay(chain, (Keep(0), Keep(1, "o")), keep_steps=True)
+    result = chain.replay(Items((Keep(0), Keep(1, "o"))))
     assert during(result)[2] == before + 50 + 10 + 11 + 9
 
 
 def test_the_forward_under_an_option_is_entered_again() -> None:
     inner = (Keep(0, "o"), Checkpoint(1, 1, (Keep(1, "o"),)), Keep(2))
-    assert forward_counts(inner, 3) == [2, 3, 1]
-    assert forward_counts((Checkpoint(0, 2, inner),), 3) == [3, 4, 2]
-    assert options_of((Checkpoint(0, 2, inner),)) == {0: "o", 1: "o"}
+    assert Items(inner).counts(3) == [2, 3, 1]
+    assert Items((Checkpoint(0, 2, inner),)).counts(3) == [3, 4, 2]
+    assert Items((Checkpoint(0, 2, inner),)).options() == {0: "o", 1: "o"}
 
 
 def test_zero_sizes() -> None:
     nothing = Chain((Layer("a", 1, 1, 0, 0, 1), Layer("b", 1, 1, 0, 0, 1)))
-    result = replay(nothing, (Checkpoint(0, 1, keep_all(2)),))
+    result = nothing.replay(Items((Checkpoint(0, 1, keep_all(2)),)))
     assert (result.peak_bytes, result.time) == (0, 6)
 
 
@@ -222,7 +240,7 @@ def test_zero_sizes() -> None:
 def test_illegal_plans_are_refused(items: tuple[Item, ...], message: str) -> None:
     b = replace(B, recomputable=False, options=(Option("third", 60, 9),))
     with pytest.raises(IllegalPlan, match=message):
-        replay(Chain((A, b), 1), items)
+        Chain((A, b), 1).replay(Items(items))
 
 
 KEEP_ALL: list[Action] = [
@@ -237,7 +255,7 @@ KEEP_ALL: list[Action] = [
 
 def test_the_stream_that_is_broken_below() -> None:
     assert list(actions(keep_all(2), 2)) == KEEP_ALL
-    assert replay_actions(AB, KEEP_ALL) == replay(AB, keep_all(2))
+    assert replay_actions(AB, KEEP_ALL) == AB.replay(Items(keep_all(2)))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.chain.problem import Chain
 from solvers.chain.savings import ROOMS, guess, room
-from solvers.problem import LIMIT, Chain, Layer, Option, Way
-from solvers.replay import replay
-from solvers.schedule import keep_all
+from solvers.problem import LIMIT, Layer, Option, Way
+from solvers.schedule import Items, keep_all
 from tests.oracles.strategies import chains
 
 Choice = tuple[int, Way | None]
@@ -75,7 +75,7 @@ def test_inputs_count_where_no_layer_before_holds_them() -> None:
 
 
 def test_a_guess_by_hand() -> None:
-    everything = replay(CHAIN, keep_all(4)).peak_bytes
+    everything = CHAIN.replay(Items(keep_all(4))).peak_bytes
     # Of three layers each frees 60 bytes for 2, then 50 more for 8 (a whole forward).
     losses = [guess(CHAIN, everything - missing) for missing in (-1, 0, 1, 60, 61, 180, 181, 330)]
     assert losses == [0, 0, 2, 2, 4, 6, 14, 30]

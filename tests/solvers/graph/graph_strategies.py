@@ -1,20 +1,29 @@
-"""Random graphs and legal schedules for hypothesis."""
+"""Random graphs and legal schedules for hypothesis, and the replay of either kind."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
+from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, Edges, LayerGraph, Node
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
-from solvers.problem import Chain, Layer
+from solvers.graph.schedule import GraphSchedule, LayerAction
+from solvers.problem import Layer, Problem
+from solvers.replay import Replay
+from solvers.schedule import Backward, Forward
 
 _SMALL = st.integers(0, 6)  # so that ties, and sums that tie, are frequent
 _LARGE = st.integers(0, 2 * 10**9)  # beyond int32
 _MIXED = st.one_of(_SMALL, _LARGE)
 _QUANTITIES = st.sampled_from((_SMALL, _SMALL, st.integers(1, 9), _LARGE, _MIXED))
+
+
+def replayed(graph: Problem[Any], schedule: GraphSchedule) -> Replay:
+    """What a schedule does on the graph that it was made for."""
+    return graph.replay(schedule)
 
 
 @st.composite
@@ -193,15 +202,15 @@ def layer_actions(
             again = i in ran
             if not again or layers[i].recomputable:
                 if i not in kept:
-                    ready.append(LayerForward(i, True))
+                    ready.append(Forward(i, True))
                 # The only run of a layer that cannot be recomputed must keep.
                 if layers[i].recomputable and (not again or repeats):
-                    ready.append(LayerForward(i, False))
+                    ready.append(Forward(i, False))
             if i in kept and set(graph.consumers[i]) <= done:
-                ready.append(LayerBackward(i))
+                ready.append(Backward(i))
         action = draw(st.sampled_from(ready))
         actions.append(action)
-        if isinstance(action, LayerBackward):
+        if isinstance(action, Backward):
             done.add(action.layer)
             continue
         if action.keep:

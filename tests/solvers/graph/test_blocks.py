@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from solvers.chain import frontier
 from solvers.chain.brute import count_plans, every_plan
+from solvers.chain.problem import Chain
 from solvers.graph.chains import blocks as blocks_module
 from solvers.graph.chains.block import MOST_CHOICES, MOST_OPTIONS, Block
 from solvers.graph.chains.blocks import as_chain, cuts, solve_blocks
 from solvers.graph.lowering import lower
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
-from solvers.graph.solution import PlanClass, least_time
-from solvers.problem import Chain, Layer
-from solvers.replay import replay
-from solvers.schedule import Checkpoint, Forward, Item, Keep, actions
+from solvers.graph.schedule import Actions
+from solvers.problem import Layer
+from solvers.schedule import Backward, Checkpoint, Forward, Item, Items, Keep, actions
+from solvers.solution import PlanClass
 from tests.oracles.oracle import pareto
 from tests.oracles.strategies import chains, plans
 
@@ -125,10 +125,10 @@ NOTHING = Layer("nothing", 1, 1, 0, 0, 1, input_saved=False, output_saved=False)
 MOST_PLANS = 300
 
 
-def keep_all(graph: LayerGraph) -> tuple[LayerAction, ...]:
+def keep_all(graph: LayerGraph) -> Actions:
     n = len(graph)
-    forwards = [LayerForward(i, True) for i in range(n)]
-    return (*forwards, *(LayerBackward(i) for i in reversed(range(n))))
+    forwards = [Forward(i, True) for i in range(n)]
+    return Actions((*forwards, *(Backward(i) for i in reversed(range(n)))))
 
 
 def ends_are_kept(items: Sequence[Item]) -> bool:
@@ -149,8 +149,8 @@ def test_every_plan_of_the_frontier_runs_on_the_graph(graph: LayerGraph) -> None
         whole = frontier.Frontier(blocks.chain)
         for peak, time in whole.points:
             items = whole.plan(peak)
-            steps = blocks.actions(items)
-            done = replay_actions(graph, steps)
+            steps = blocks.actions(Items(items))
+            done = graph.replay(steps)
             assert done.peak_bytes <= peak
             assert operations.follows(operations.runs(steps), PlanClass.FORWARD)
             # The block that ends a body is kept whole, which can only be quicker.
@@ -166,8 +166,8 @@ def test_no_plan_peaks_higher_on_the_graph(graph: LayerGraph, data: st.DataObjec
     # Whatever is nested in what, options of every kind among it: not only what a solver makes.
     for blocks in as_chain(graph):
         items = data.draw(plans(blocks.chain))
-        on_chain = replay(blocks.chain, items)
-        on_graph = replay_actions(graph, blocks.actions(items))
+        on_chain = blocks.chain.replay(Items(items))
+        on_graph = graph.replay(blocks.actions(Items(items)))
         assert on_graph.peak_bytes <= on_chain.peak_bytes
         assert on_graph.time <= on_chain.time
 
@@ -188,9 +188,9 @@ def test_no_plan_of_one_block_peaks_higher(drawn: Chain, first: bool, data: st.D
         if count_plans(blocks.chain, MOST_PLANS) > MOST_PLANS:
             continue
         for items in every_plan(blocks.chain):
-            steps = blocks.actions(items)
-            on_graph = replay_actions(graph, steps)
-            assert on_graph.peak_bytes <= replay(blocks.chain, items).peak_bytes
+            steps = blocks.actions(Items(items))
+            on_graph = graph.replay(steps)
+            assert on_graph.peak_bytes <= blocks.chain.replay(Items(items)).peak_bytes
             if ends_are_kept(items):
                 assert operations.follows(operations.runs(steps), PlanClass.FORWARD)
 
@@ -208,14 +208,14 @@ def test_an_input_held_for_an_option_alone_counts() -> None:
     points = [(o.saved_bytes, o.recompute_time) for o in blocks.chain.layers[1].options]
     assert points == [(15, 2), (16, 1)]
     for items in every_plan(blocks.chain):
-        on_graph = replay_actions(graph, blocks.actions(items))
-        assert on_graph.peak_bytes <= replay(blocks.chain, items).peak_bytes
+        on_graph = graph.replay(blocks.actions(Items(items)))
+        assert on_graph.peak_bytes <= blocks.chain.replay(Items(items)).peak_bytes
 
 
 @given(block_graphs(), st.sampled_from((0, 30, 50, 70, 90, 100)))
 @settings(deadline=None, max_examples=150, suppress_health_check=_SLOW)
 def test_solve_blocks(graph: LayerGraph, percent: int) -> None:
-    budget = replay_actions(graph, keep_all(graph)).peak_bytes * percent // 100
+    budget = graph.replay(keep_all(graph)).peak_bytes * percent // 100
     found = solve_blocks(graph, budget)
     fitting = [
         time
@@ -226,10 +226,10 @@ def test_solve_blocks(graph: LayerGraph, percent: int) -> None:
     if found is None:
         assert not fitting
         return
-    done = replay_actions(graph, found.actions)
+    done = graph.replay(found.actions)
     assert (found.peak_bytes, found.time) == (done.peak_bytes, done.time)
     assert found.peak_bytes <= budget
-    assert least_time(graph) <= found.time <= min(fitting, default=found.time)
+    assert graph.least_time <= found.time <= min(fitting, default=found.time)
     assert found.lower_bound_time <= found.time
     assert found == solve_blocks(graph, budget)
 
@@ -343,7 +343,7 @@ def test_a_large_block_runs_neighbours_again_together() -> None:
     (blocks, _) = as_chain(graph)
     options = blocks.chain.layers[1].options
     assert {option.recompute_time % 10 for option in options} == {0}
-    peak = replay_actions(graph, keep_all(graph)).peak_bytes
+    peak = graph.replay(keep_all(graph)).peak_bytes
     assert solve_blocks(graph, peak) is not None
 
 
@@ -373,7 +373,7 @@ def res_net(count: int) -> LayerGraph:
 
 def test_options_save_time() -> None:
     graph = res_net(12)
-    budget = replay_actions(graph, keep_all(graph)).peak_bytes // 2
+    budget = graph.replay(keep_all(graph)).peak_bytes // 2
     blocks, whole = as_chain(graph)
     found = solve_blocks(graph, budget)
     assert found is not None
@@ -400,7 +400,7 @@ def test_working_memory_of_a_block() -> None:
 
 def test_three_hundred_blocks() -> None:
     graph = res_net(300)
-    keep = replay_actions(graph, keep_all(graph))
+    keep = graph.replay(keep_all(graph))
     found = solve_blocks(graph, keep.peak_bytes // 2)
     assert found is not None
     assert found.peak_bytes <= keep.peak_bytes // 2
@@ -425,7 +425,7 @@ def test_equal_blocks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_names_change_nothing() -> None:
     graph = res_net(8)
     other = replace(graph, layers=tuple(replace(la, name="x") for la in graph.layers))
-    budget = replay_actions(graph, keep_all(graph)).peak_bytes // 2
+    budget = graph.replay(keep_all(graph)).peak_bytes // 2
     assert solve_blocks(graph, budget) == solve_blocks(other, budget)
 
 
@@ -435,7 +435,7 @@ def test_one_block_is_kept_or_nothing() -> None:
     assert cuts(graph) == [0]
     single = LayerGraph(layers[:2], (), 10)  # two layers side by side
     assert cuts(single) == []
-    peak = replay_actions(single, keep_all(single)).peak_bytes
+    peak = single.replay(keep_all(single)).peak_bytes
     found = solve_blocks(single, peak)
     assert found is not None
     assert found.actions == keep_all(single)

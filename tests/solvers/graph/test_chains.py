@@ -9,13 +9,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import brute, frontier
+from solvers.chain.problem import Chain
+from solvers.graph.methods import solve
 from solvers.graph.problem import LayerGraph
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward, replay_actions
-from solvers.graph.solution import PlanClass
-from solvers.graph.solve import solve
-from solvers.problem import Chain
+from solvers.graph.schedule import Actions, LayerAction
 from solvers.schedule import Backward, Forward, Item, actions
-from solvers.solution import Status
+from solvers.solution import PlanClass, Status
 from tests.oracles.graph_oracle import best_staged
 from tests.oracles.strategies import chains
 from tests.solvers.graph.graph_strategies import as_layer_graph
@@ -32,9 +31,9 @@ def as_actions(items: tuple[Item, ...], length: int) -> tuple[LayerAction, ...]:
     found: list[LayerAction] = []
     for action in actions(items, length):
         if isinstance(action, Forward):
-            found.append(LayerForward(action.layer, action.keep))
+            found.append(Forward(action.layer, action.keep))
         elif isinstance(action, Backward):
-            found.append(LayerBackward(action.layer))
+            found.append(action)
     return tuple(found)
 
 
@@ -47,7 +46,7 @@ def best_chain_plan(chain: Chain, graph: LayerGraph, budget: int) -> int:
     """Least time of all chain plans that fit when replayed as a graph's schedules."""
     times = []
     for items in brute.every_plan(chain):
-        done = replay_actions(graph, as_actions(items, len(chain)))
+        done = graph.replay(Actions(as_actions(items, len(chain))))
         if done.peak_bytes <= budget:
             times.append(done.time)
     return min(times)
@@ -60,15 +59,15 @@ def holds_then_makes_again(graph: LayerGraph, steps: tuple[LayerAction, ...]) ->
     for at, step in enumerate(steps):
         i = step.layer
         reads = list(graph.inputs[i])
-        if isinstance(step, LayerBackward):
+        if isinstance(step, Backward):
             reads = reads if graph.layers[i].input_saved else []
             reads += [i] * graph.layers[i].output_saved
         for u in reads:
             last_read[u] = at
-        if isinstance(step, LayerForward):
+        if isinstance(step, Forward):
             if i in made:
                 between = steps[made[i] : last_read.get(i, made[i])]
-                if any(isinstance(other, LayerBackward) for other in between):
+                if any(isinstance(other, Backward) for other in between):
                     return True
             made[i] = at
     return False
@@ -81,7 +80,7 @@ def makes_again_beside_its_saved_set(graph: LayerGraph, steps: tuple[LayerAction
     """
     kept: set[int] = set()
     for step in steps:
-        if isinstance(step, LayerBackward):
+        if isinstance(step, Backward):
             kept.discard(step.layer)
             continue
         beside = {i for i in kept if step.layer in graph.inputs[i] and graph.layers[i].input_saved}
@@ -99,12 +98,12 @@ def makes_again_out_of_turn(graph: LayerGraph, steps: tuple[LayerAction, ...]) -
     """
     ran: set[int] = set()
     for at, step in enumerate(steps):
-        if isinstance(step, LayerBackward):
+        if isinstance(step, Backward):
             continue
         if step.layer in ran:
             after: list[int] = []
             for other in steps[at + 1 :]:
-                if isinstance(other, LayerBackward):
+                if isinstance(other, Backward):
                     if not set(range(step.layer + 1, other.layer + 1)) <= set(after):
                         return True
                     break
@@ -138,10 +137,11 @@ def test_better_for_a_known_reason(chain: Chain, data: st.DataObject) -> None:
     assert found.time <= same_plans <= brute.solve(chain, budget).time
     if found.time < same_plans:
         event("better than every chain plan")
-        steps = found.steps
+        assert isinstance(found.schedule, Actions)
+        steps = found.schedule.steps
         reasons = (
             holds_then_makes_again,
             makes_again_beside_its_saved_set,
             makes_again_out_of_turn,
         )
-        assert any(reason(graph, steps) for reason in reasons)  # type: ignore[arg-type]
+        assert any(reason(graph, steps) for reason in reasons)

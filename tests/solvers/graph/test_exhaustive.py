@@ -10,20 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.graph.exact.exhaustive import MOST_OPERATIONS, floor_of, solve_any
-from solvers.graph.problem import ComputeGraph, LayerGraph, Node
-from solvers.graph.replay import LayerAction, LayerBackward, LayerForward
-from solvers.graph.solution import (
-    Graph,
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    Steps,
-    least_time,
-    replay_steps,
-)
+from solvers.graph.exact.exhaustive import MOST_OPERATIONS, solve_any
+from solvers.graph.problem import ComputeGraph, Graph, LayerGraph, Node
+from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
 from solvers.problem import Layer
-from solvers.solution import Status, Unsuitable
+from solvers.schedule import Action, Backward, Compute, Forward
+from solvers.solution import Infeasible, PlanClass, Solution, Status, Unsuitable
 from tests.oracles import graph_oracle
 from tests.oracles.bigm import best_staged_by_big_m
 from tests.oracles.graph_oracle import best_any, best_staged
@@ -58,34 +50,35 @@ def compute_graph(record: dict[str, Any]) -> ComputeGraph:
     return ComputeGraph(nodes, tuple((u, v) for u, v in record["edges"]))
 
 
-def peak_and_time(graph: Graph, steps: Steps) -> tuple[int, int]:
+def peak_and_time(graph: Graph, steps: tuple[Any, ...]) -> tuple[int, int]:
     """By the oracle."""
     if isinstance(graph, ComputeGraph):
-        outcome = graph_oracle.simulate_schedule(graph, steps)  # type: ignore[arg-type]
+        outcome = graph_oracle.simulate_schedule(graph, steps)
     else:
-        outcome = graph_oracle.simulate_actions(graph, steps)  # type: ignore[arg-type]
+        outcome = graph_oracle.simulate_actions(graph, steps)
     return outcome.peak, outcome.time
 
 
-def solved(graph: Graph, budget: int) -> GraphSolution | None:
+def solved(graph: Graph, budget: int) -> Solution[GraphSchedule] | None:
     """The optimum over all schedules, its certificate checked; None: proven infeasible."""
     try:
         solution = solve_any(graph, budget)
-    except GraphInfeasible as error:
+    except Infeasible as error:
         failure = error
     else:
         check_solution(graph, budget, solution)
         return solution
     assert failure.plan_class is PlanClass.ANY
-    assert (failure.floor_bytes, failure.floor_node) == floor_of(graph)
+    floor, operation = graph.floor
+    assert (failure.needs_bytes, failure.set_by) == (floor, action_of(graph, operation))
     return None
 
 
-def check_solution(graph: Graph, budget: int, solution: GraphSolution) -> None:
-    assert (solution.peak_bytes, solution.time) == peak_and_time(graph, solution.steps)
+def check_solution(graph: Graph, budget: int, solution: Solution[GraphSchedule]) -> None:
+    assert (solution.peak_bytes, solution.time) == peak_and_time(graph, solution.schedule.steps)
     assert solution.peak_bytes <= budget
     assert solution.status is Status.OPTIMAL
-    assert solution.bound_class is PlanClass.ANY
+    assert solution.plan_class is PlanClass.ANY
 
 
 def time_of(graph: Graph, budget: int) -> int | None:
@@ -93,17 +86,27 @@ def time_of(graph: Graph, budget: int) -> int | None:
     return None if solution is None else solution.time
 
 
-def given_order(graph: Graph) -> Steps:
-    """Every operation once, in the given order."""
+def action_of(graph: Graph, operation: int) -> Action:
+    """The operation at an index: nodes, or forwards, then backwards in reverse."""
     if isinstance(graph, ComputeGraph):
-        return tuple(range(len(graph)))
-    actions: list[LayerAction] = [LayerForward(i, True) for i in range(len(graph))]
-    return (*actions, *(LayerBackward(i) for i in reversed(range(len(graph)))))
+        return Compute(operation)
+    forwards: list[Action] = [Forward(i, True) for i in range(len(graph))]
+    return [*forwards, *(Backward(i) for i in reversed(range(len(graph))))][operation]
+
+
+def peak_in_order(graph: Graph) -> int:
+    """Peak of every operation once, in the given order."""
+    n = len(graph)
+    if isinstance(graph, ComputeGraph):
+        return graph.replay(Nodes(tuple(range(n)))).peak_bytes
+    actions: list[LayerAction] = [Forward(i, True) for i in range(n)]
+    actions += [Backward(i) for i in reversed(range(n))]
+    return graph.replay(Actions(tuple(actions))).peak_bytes
 
 
 def budgets(graph: Graph) -> st.SearchStrategy[int]:
     """Around where it is decided: from just below the floor to keep-all's peak."""
-    low, high = floor_of(graph)[0], replay_steps(graph, given_order(graph)).peak_bytes
+    low, high = graph.floor[0], peak_in_order(graph)
     return st.integers(max(0, low - 1), max(low, high)) | st.sampled_from(
         [max(0, low - 1), low, max(0, high - 1), high]
     )
@@ -112,7 +115,7 @@ def budgets(graph: Graph) -> st.SearchStrategy[int]:
 @pytest.mark.parametrize("record", COUNTEREXAMPLES, ids=lambda record: str(record["name"]))
 def test_counterexamples(record: dict[str, Any]) -> None:
     graph, budget = compute_graph(record), record["budget"]
-    assert least_time(graph) == record["base_cost"]
+    assert graph.least_time == record["base_cost"]
     assert time_of(graph, budget) == record["optimal_any_order"]
     assert best_any(graph, budget) == record["optimal_any_order"]
     in_order = best_any(graph, budget, first_in_order=True)
@@ -138,14 +141,14 @@ def test_layers_as_the_plain_search_says(data: st.DataObject) -> None:
 
 def check_against_plain_search(graph: Graph) -> list[bool]:
     """At budgets from the floor up: is something recomputed, where something fits at all?"""
-    low, high = floor_of(graph)[0], replay_steps(graph, given_order(graph)).peak_bytes
+    low, high = graph.floor[0], peak_in_order(graph)
     recomputed = []
     for tenths in (0, 1, 3, 6):
         budget = low + (high - low) * tenths // 10
         time = time_of(graph, budget)
         assert time == best_any(graph, budget)
         if time is not None:
-            recomputed.append(time > least_time(graph))
+            recomputed.append(time > graph.least_time)
     return recomputed
 
 
@@ -165,13 +168,13 @@ def test_dense_layers_as_the_plain_search_says() -> None:
 @given(st.data())
 def test_no_schedule_beats_it(data: st.DataObject) -> None:
     graph: Graph = data.draw(compute_graphs() | training_graphs() | layer_graphs(max_layers=5))
-    steps: Steps
+    steps: tuple[Any, ...]
     if isinstance(graph, ComputeGraph):
         steps = data.draw(schedules(graph))
     else:
         steps = data.draw(layer_actions(graph))
     peak, time = peak_and_time(graph, steps)
-    assert peak >= floor_of(graph)[0]
+    assert peak >= graph.floor[0]
     solution = solved(graph, peak)
     assert solution is not None
     assert solution.time <= time
@@ -182,15 +185,15 @@ def check_classes(graph: Graph, budget: int) -> None:
     best = time_of(graph, budget)
     staged = best_staged(graph, budget)
     forward = best_staged(graph, budget, forward_only=True)
-    assert best is None or best >= least_time(graph)
+    assert best is None or best >= graph.least_time
     if forward is not None:
         assert staged is not None
         assert staged <= forward
     if staged is not None:
         assert best is not None
         assert best <= staged
-    if budget >= replay_steps(graph, given_order(graph)).peak_bytes:
-        assert best == staged == forward == least_time(graph)
+    if budget >= peak_in_order(graph):
+        assert best == staged == forward == graph.least_time
 
 
 @examples(300)
@@ -221,7 +224,7 @@ def test_staged_as_every_choice_of_repeats_says(data: st.DataObject) -> None:
     for t, before in enumerate(allowed):
         subsets = [[v for k, v in enumerate(before) if s >> k & 1] for s in range(1 << len(before))]
         every = [[*schedule, *subset, t] for schedule in every for subset in subsets]
-    outcomes = [replay_steps(graph, tuple(schedule)) for schedule in every]
+    outcomes = [graph.replay(Nodes(tuple(schedule))) for schedule in every]
     times = [outcome.time for outcome in outcomes if outcome.peak_bytes <= budget]
     assert best_staged(graph, budget, forward_only) == min(times, default=None)
 
@@ -241,12 +244,12 @@ def test_dense_graphs_as_the_quoted_formulation_says() -> None:
     times = []
     for seed in range(20):
         graph = dense_nodes(seed, 6)
-        low, high = floor_of(graph)[0], replay_steps(graph, given_order(graph)).peak_bytes
+        low, high = graph.floor[0], peak_in_order(graph)
         for tenths in (0, 1, 3):
             budget = low + (high - low) * tenths // 10
             time = best_staged(graph, budget)
             assert best_staged_by_big_m(graph, budget) == time
-            times.append(None if time is None else time > least_time(graph))
+            times.append(None if time is None else time > graph.least_time)
     assert times.count(True) > 10
     assert times.count(None) > 0
 
@@ -268,7 +271,7 @@ def test_a_graph_that_is_too_large_is_refused() -> None:
 
 def test_a_search_that_grows_too_large_gives_up() -> None:
     graph = chain_of(10)
-    assert solve_any(graph, 5).time > least_time(graph)
+    assert solve_any(graph, 5).time > graph.least_time
     with pytest.raises(Unsuitable, match="gave up after 20 states"):
         solve_any(graph, 5, most_states=20)
 
@@ -282,7 +285,7 @@ def test_an_interrupted_search_proves_nothing() -> None:
         asked += 1
         return asked > 1
 
-    with pytest.raises(GraphInfeasible) as failure:
+    with pytest.raises(Infeasible) as failure:
         solve_any(graph, 5, interrupted=second_time)
     assert failure.value.plan_class is None
     assert asked == 2
@@ -291,17 +294,18 @@ def test_an_interrupted_search_proves_nothing() -> None:
 
 def test_the_floor_names_its_operation() -> None:
     graph = chain_of(3)
-    with pytest.raises(GraphInfeasible) as failure:
+    with pytest.raises(Infeasible) as failure:
         solve_any(graph, 2)
-    assert (failure.value.floor_bytes, failure.value.plan_class) == (3, PlanClass.ANY)
-    assert graph.inputs[failure.value.floor_node] == (1, 3)
+    assert (failure.value.needs_bytes, failure.value.plan_class) == (3, PlanClass.ANY)
+    assert isinstance(failure.value.set_by, Compute)
+    assert graph.inputs[failure.value.set_by.layer] == (1, 3)
     layers = (Layer("a", 1, 1, 10, 100, 1), Layer("b", 1, 1, 20, 200, 1, gradient_bytes=1000))
-    with pytest.raises(GraphInfeasible) as failure:
+    with pytest.raises(Infeasible) as failure:
         solve_any(LayerGraph(layers, ((0, 1),), 5), 0)
     # The backward of a: a_-1, d_-1, a_0, d_0, W_0 and b's gradients; that of b: a_0, d_0, a_1,
     # d_1, W_1 and the same gradients.
-    assert failure.value.floor_node == 2
-    assert failure.value.floor_bytes == 5 + 10 + 10 + 20 + 20 + 200 + 1000
+    assert failure.value.set_by == Backward(1)
+    assert failure.value.needs_bytes == 5 + 10 + 10 + 20 + 20 + 200 + 1000
 
 
 def test_the_floor_counts_no_gradient_that_may_come_later() -> None:
@@ -312,9 +316,9 @@ def test_the_floor_counts_no_gradient_that_may_come_later() -> None:
     apart = LayerGraph(layers)
     # The forward of a: a_0, W_0, d_0; its backward has g besides, and runs while b's gradient d_1
     # is still live.
-    assert floor_of(apart) == (1 + 1000 + 1 + 1, 3)
+    assert apart.floor == (1 + 1000 + 1 + 1, 3)
     assert time_of(apart, 1003) is None
-    assert time_of(apart, 1004) == best_any(apart, 1004) == least_time(apart)
+    assert time_of(apart, 1004) == best_any(apart, 1004) == apart.least_time
 
 
 def test_one_node_and_no_edges() -> None:
@@ -322,4 +326,4 @@ def test_one_node_and_no_edges() -> None:
     assert time_of(graph, 7) == 5
     assert time_of(graph, 6) is None
     apart = ComputeGraph(tuple(Node(str(v), v, v) for v in range(12)))
-    assert time_of(apart, 11) == least_time(apart)
+    assert time_of(apart, 11) == apart.least_time

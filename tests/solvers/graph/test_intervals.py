@@ -10,7 +10,7 @@ import pytest
 
 from solvers.graph.heuristics.intervals import LARGEST, solve_intervals
 from solvers.graph.problem import ComputeGraph, Node
-from solvers.graph.replay import replay_schedule
+from solvers.graph.schedule import Nodes
 from solvers.schedule import IllegalPlan
 
 
@@ -27,7 +27,7 @@ def random_graph(seed: int, n: int, *, backward: bool = False) -> ComputeGraph:
 
 def budgets(graph: ComputeGraph) -> list[int]:
     """From just below the floor to keep-all."""
-    floor, top = graph.floor[0], replay_schedule(graph, range(len(graph))).peak_bytes
+    floor, top = graph.floor[0], graph.replay(Nodes(tuple(range(len(graph))))).peak_bytes
     return sorted({floor - 1, floor, (2 * floor + top) // 3, (floor + 2 * top) // 3, top})
 
 
@@ -97,7 +97,7 @@ def check(graph: ComputeGraph, budget: int, most: int, forward: bool) -> None:
         assert found is None
         return
     assert found is not None
-    replay = replay_schedule(graph, found)
+    replay = graph.replay(Nodes(found))
     assert replay.peak_bytes <= budget
     assert replay.time == best
     if forward:
@@ -152,12 +152,12 @@ def test_more_intervals_reach_smaller_budgets() -> None:
             assert (found is not None) == (most >= least)
             if found is not None:
                 assert max(found.count(v) for v in found) <= most
-                assert replay_schedule(graph, found).peak_bytes <= budget
+                assert graph.replay(Nodes(found)).peak_bytes <= budget
 
 
 def test_keep_all_is_returned_where_it_fits() -> None:
     graph = chain(4)
-    top = replay_schedule(graph, range(8)).peak_bytes
+    top = graph.replay(Nodes(tuple(range(8)))).peak_bytes
     assert solve_intervals(graph, top, time_limit=0) == tuple(range(8))
     assert solve_intervals(graph, top - 1, time_limit=0) is None
 
@@ -179,12 +179,12 @@ def test_a_hint_that_fits_is_never_lost() -> None:
     for late in ({"time_limit": 0.0}, {"time_limit": None, "interrupted": lambda: True}):
         kept = solve_intervals(graph, 60, hint=wasteful, **late)
         assert kept is not None
-        assert replay_schedule(graph, kept).peak_bytes <= 60
-        assert replay_schedule(graph, kept).time <= replay_schedule(graph, found).time
+        assert graph.replay(Nodes(kept)).peak_bytes <= 60
+        assert graph.replay(Nodes(kept)).time <= graph.replay(Nodes(found)).time
     assert solve_intervals(graph, 60, time_limit=None, interrupted=lambda: True) is None
     best = solve_intervals(graph, 60, time_limit=None, hint=wasteful)
     assert best is not None
-    assert replay_schedule(graph, best).time == replay_schedule(graph, found).time
+    assert graph.replay(Nodes(best)).time == graph.replay(Nodes(found)).time
 
 
 def test_search_is_interrupted_while_it_runs() -> None:
@@ -198,7 +198,7 @@ def test_search_is_interrupted_while_it_runs() -> None:
     graph = chain(40)
     found = solve_intervals(graph, 120, time_limit=None, interrupted=interrupted)
     assert asked > 3
-    assert found is None or replay_schedule(graph, found).peak_bytes <= 120
+    assert found is None or graph.replay(Nodes(found)).peak_bytes <= 120
 
 
 def test_search_beyond_the_first_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +207,10 @@ def test_search_beyond_the_first_strategy(monkeypatch: pytest.MonkeyPatch) -> No
     graph = chain(6)
     best = solve_intervals(graph, 60, time_limit=60.0, workers=2)
     assert best is not None
-    replay = replay_schedule(graph, best)
+    replay = graph.replay(Nodes(best))
     assert replay.peak_bytes <= 60
     proven = solve_intervals(graph, 60, time_limit=None)
-    assert replay.time == replay_schedule(graph, proven or ()).time
+    assert replay.time == graph.replay(Nodes(proven or ())).time
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -226,13 +226,13 @@ def test_huge_costs_stay_on_the_safe_side(seed: int) -> None:
     budget = 6 * 2**58 + 2**53
     found = solve_intervals(graph, budget, time_limit=None)
     assert found is not None
-    assert replay_schedule(graph, found).peak_bytes <= budget
+    assert graph.replay(Nodes(found)).peak_bytes <= budget
     assert len(found) == len(solve_intervals(small, 60, time_limit=None) or ())
 
 
 def test_large_graphs_are_left_to_the_hint() -> None:
     graph = chain(LARGEST // 2 + 1)
-    top = replay_schedule(graph, range(len(graph))).peak_bytes
+    top = graph.replay(Nodes(tuple(range(len(graph))))).peak_bytes
     assert solve_intervals(graph, top - 1, time_limit=None) is None
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from solvers.graph.heuristics.order import EXACT_NODES, original_schedule, reorder, reordered
 from solvers.graph.problem import ComputeGraph, Node
-from solvers.graph.replay import replay_schedule
+from solvers.graph.schedule import Nodes
 from solvers.problem import InvalidProblem
+from solvers.schedule import Compute
 
 
 def random_graph(seed: int, n: int, density: float = 0.4) -> ComputeGraph:
@@ -43,7 +44,7 @@ def orders(graph: ComputeGraph, done: tuple[int, ...] = ()) -> Iterator[tuple[in
 def peak(graph: ComputeGraph, order: tuple[int, ...]) -> int:
     """Peak of an order; the replay refuses one that is not topological or not complete."""
     assert len(order) == len(graph)
-    return replay_schedule(graph, order).peak_bytes
+    return graph.replay(Nodes(order)).peak_bytes
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -127,8 +128,10 @@ def test_reordered_graph_and_the_way_back(seed: int) -> None:
     assert [node.name for node in moved.nodes] == [graph.nodes[v].name for v in order]
     # Computed twice in a row: the schedule is legal, and every node costs its time twice.
     twice = tuple(k for k in range(7) for _ in range(2))
-    there = replay_schedule(moved, twice)
-    assert there == replay_schedule(graph, original_schedule(order, twice))
+    there = moved.replay(Nodes(twice))
+    moments = [each._replace(action=Compute(order[each.action.layer])) for each in there.moments]
+    back = graph.replay(Nodes(original_schedule(order, twice)))
+    assert there._replace(moments=tuple(moments)) == back
     assert there.time == 2 * sum(node.time for node in graph.nodes)
 
 

@@ -10,17 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.graph.problem import ComputeGraph, LayerGraph, Node
-from solvers.graph.replay import (
-    GraphReplay,
-    LayerAction,
-    LayerBackward,
-    LayerForward,
-    replay_actions,
-    replay_schedule,
-)
+from solvers.graph.schedule import Actions, LayerAction, Nodes
 from solvers.problem import Layer
-from solvers.replay import replay
-from solvers.schedule import Backward, Forward, IllegalPlan, actions
+from solvers.replay import Replay
+from solvers.schedule import Backward, Compute, Forward, IllegalPlan, Items, actions
 from tests.oracles import graph_oracle
 from tests.oracles.strategies import chains, plans
 from tests.solvers.graph.graph_strategies import (
@@ -42,11 +35,15 @@ def examples(count: int) -> settings:
     )
 
 
-def during(result: GraphReplay) -> list[int]:
+def during(result: Replay) -> list[int]:
     return [moment.during_bytes for moment in result.moments]
 
 
-def after(result: GraphReplay) -> list[int]:
+def roles(result: Replay) -> list[str]:
+    return [moment.role for moment in result.moments]
+
+
+def after(result: Replay) -> list[int]:
     return [moment.after_bytes for moment in result.moments]
 
 
@@ -58,14 +55,14 @@ DIAMOND = ComputeGraph(
 
 
 def test_a_copy_is_freed_right_after_its_last_use() -> None:
-    result = replay_schedule(DIAMOND, (0, 1, 2, 3))
+    result = DIAMOND.replay(Nodes((0, 1, 2, 3)))
     assert during(result) == [100, 120, 123, 50]
     assert after(result) == [100, 120, 0, 0]  # a sink's at once
-    assert (result.peak_bytes, result.peak_step, result.time) == (123, 2, 15)
+    assert (result.peak_bytes, result.peak_at, result.time) == (123, 2, 15)
 
 
 def test_a_fresh_copy_serves_the_uses_after_it() -> None:
-    result = replay_schedule(DIAMOND, (0, 1, 3, 0, 2))
+    result = DIAMOND.replay(Nodes((0, 1, 3, 0, 2)))
     # The first copy of a is not held across d: a's next use is after its second run.
     assert during(result) == [100, 120, 70, 120, 123]
     assert after(result) == [100, 20, 20, 120, 0]
@@ -73,9 +70,18 @@ def test_a_fresh_copy_serves_the_uses_after_it() -> None:
 
 
 def test_a_copy_that_nobody_reads_is_freed_at_once() -> None:
-    result = replay_schedule(DIAMOND, (0, 1, 2, 1, 0, 3))
+    result = DIAMOND.replay(Nodes((0, 1, 2, 1, 0, 3)))
     assert during(result) == [100, 120, 123, 120, 100, 50]
     assert after(result) == [100, 120, 100, 0, 0, 0]
+    assert roles(result) == ["first", "first", "first", "again", "again", "first"]
+    assert [moment.action for moment in result.moments] == list(map(Compute, (0, 1, 2, 1, 0, 3)))
+    assert [moment.ticks for moment in result.moments] == [1, 2, 4, 2, 1, 8]
+
+
+def test_a_backward_node_that_runs_again() -> None:
+    nodes = (*DIAMOND.nodes[:2], *(replace(node, backward=True) for node in DIAMOND.nodes[2:]))
+    result = replace(DIAMOND, nodes=nodes).replay(Nodes((0, 1, 2, 0, 2, 3)))
+    assert roles(result) == ["first", "first", "back", "again", "again", "back"]
 
 
 #              f  b  x   w    r   tf td tb o  g
@@ -84,13 +90,13 @@ B = Layer("b", 4, 8, 20, 200, 99, 6, 60, 9, 0, 11)
 C = Layer("c", 5, 10, 30, 300, 99)
 TRIANGLE = LayerGraph((A, B, C), ((0, 1), (0, 2), (1, 2)), 1)
 
-DROP: list[LayerAction] = [LayerForward(i, False) for i in range(3)]
-KEEP: list[LayerAction] = [LayerForward(i, True) for i in range(3)]
-BACK: list[LayerAction] = [LayerBackward(i) for i in range(3)]
+DROP: list[LayerAction] = [Forward(i, False) for i in range(3)]
+KEEP: list[LayerAction] = [Forward(i, True) for i in range(3)]
+BACK: list[LayerAction] = [Backward(i) for i in range(3)]
 
 
 def test_layers_keeping_all() -> None:
-    result = replay_actions(TRIANGLE, [*KEEP, BACK[2], BACK[1], BACK[0]])
+    result = TRIANGLE.replay(Actions((*KEEP, BACK[2], BACK[1], BACK[0])))
     assert during(result) == [
         145,  # a_-1 1, d_2 30; a_0 10, W_0 100, tf 4
         367,  # 141 live; a_1 20, W_1 200, tf 6
@@ -100,12 +106,12 @@ def test_layers_keeping_all() -> None:
         145,  # 361 + 11 - W_1 200 - d_1 20 - a_1 20 = 132; d_-1 1, g 7, tb 5
     ]
     assert after(result)[-1] == 20  # a_-1 1, d_-1 1, g 7 + 11
-    assert (result.peak_bytes, result.peak_step, result.time) == (721, 3, 36)
+    assert (result.peak_bytes, result.peak_at, result.time) == (721, 3, 36)
 
 
 def test_layers_recomputing() -> None:
     steps = [DROP[0], KEEP[1], KEEP[2], BACK[2], BACK[1], KEEP[0], BACK[0]]
-    result = replay_actions(TRIANGLE, steps)
+    result = TRIANGLE.replay(Actions(tuple(steps)))
     assert during(result) == [
         81,  # 31 live; a_0 10, td 40, and no W
         267,  # 41 live
@@ -116,18 +122,21 @@ def test_layers_recomputing() -> None:
         145,
     ]
     assert result.time == 36 + 3
+    assert roles(result) == ["first", "first", "first", "back", "back", "again", "back"]
+    assert [moment.ticks for moment in result.moments] == [3, 4, 5, 10, 8, 3, 6]
+    assert [moment.action for moment in result.moments] == steps
 
 
 def test_a_forward_for_the_saved_set_alone_leaves_one_output() -> None:
     steps = [DROP[0], KEEP[1], KEEP[0], KEEP[2], BACK[2], BACK[1], BACK[0]]
-    result = replay_actions(TRIANGLE, steps)
+    result = TRIANGLE.replay(Actions(tuple(steps)))
     # The first copy of a_0 goes after the forward of b; the second one serves the later readers.
     assert during(result)[:4] == [81, 267, 31 + 220 + 10 + 100 + 4, 691]
 
 
 def test_what_no_saved_set_holds_is_let_go_in_the_forward() -> None:
     layers = tuple(replace(la, input_saved=False, output_saved=False) for la in (A, B, C))
-    result = replay_actions(replace(TRIANGLE, layers=layers), [*KEEP, BACK[2], BACK[1], BACK[0]])
+    result = replace(TRIANGLE, layers=layers).replay(Actions((*KEEP, BACK[2], BACK[1], BACK[0])))
     assert during(result) == [
         145,
         367,
@@ -142,7 +151,7 @@ def test_what_no_saved_set_holds_is_let_go_in_the_forward() -> None:
 @pytest.mark.parametrize("overlap", [0, 25])
 def test_layers_side_by_side(overlap: int) -> None:
     graph = LayerGraph((A, replace(B, backward_overlap_bytes=overlap)), (), 5)
-    result = replay_actions(graph, [*KEEP[:2], BACK[1], BACK[0]])
+    result = graph.replay(Actions((*KEEP[:2], BACK[1], BACK[0])))
     assert during(result) == [
         149,  # a_-1 5, d_0 10, d_1 20; 10 + 100 + 4
         371,  # 145 live; 20 + 200 + 6
@@ -164,7 +173,7 @@ def test_layers_side_by_side(overlap: int) -> None:
 )
 def test_schedules_refused(schedule: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(IllegalPlan, match=sentence):
-        replay_schedule(DIAMOND, schedule)
+        DIAMOND.replay(Nodes(schedule))
 
 
 FIXED = replace(TRIANGLE, layers=(replace(A, recomputable=False), B, C))
@@ -183,19 +192,19 @@ FIXED = replace(TRIANGLE, layers=(replace(A, recomputable=False), B, C))
         (TRIANGLE, [], "ends before the backward of 'a'"),
         (FIXED, [KEEP[0], DROP[0]], "recomputes 'a', which must be kept"),
         (FIXED, [DROP[0], KEEP[0]], "recomputes 'a', which must be kept"),
-        (TRIANGLE, [LayerForward(3, True)], "step 0 names layer 3 of 3"),
-        (TRIANGLE, [LayerBackward(-1)], "step 0 names layer -1 of 3"),
+        (TRIANGLE, [Forward(3, True)], "step 0 names layer 3 of 3"),
+        (TRIANGLE, [Backward(-1)], "step 0 names layer -1 of 3"),
     ],
 )
 def test_actions_refused(graph: LayerGraph, steps: list[LayerAction], sentence: str) -> None:
     with pytest.raises(IllegalPlan, match=sentence):
-        replay_actions(graph, steps)
+        graph.replay(Actions(tuple(steps)))
 
 
-def same(judge: GraphReplay, oracle: graph_oracle.Outcome) -> None:
+def same(judge: Replay, oracle: graph_oracle.Outcome) -> None:
     assert during(judge) == oracle.during
     assert (judge.peak_bytes, judge.time) == (oracle.peak, oracle.time)
-    assert oracle.during[judge.peak_step] == oracle.peak
+    assert oracle.during[judge.peak_at] == oracle.peak
 
 
 @examples(400)
@@ -203,7 +212,7 @@ def same(judge: GraphReplay, oracle: graph_oracle.Outcome) -> None:
 def test_schedules_replay_as_the_oracle_says(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs() | training_graphs())
     schedule = data.draw(schedules(graph))
-    same(replay_schedule(graph, schedule), graph_oracle.simulate_schedule(graph, schedule))
+    same(graph.replay(Nodes(schedule)), graph_oracle.simulate_schedule(graph, schedule))
 
 
 @examples(400)
@@ -211,7 +220,7 @@ def test_schedules_replay_as_the_oracle_says(data: st.DataObject) -> None:
 def test_actions_replay_as_the_oracle_says(data: st.DataObject) -> None:
     graph = data.draw(layer_graphs(max_layers=6))
     steps = data.draw(layer_actions(graph))
-    same(replay_actions(graph, steps), graph_oracle.simulate_actions(graph, steps))
+    same(graph.replay(Actions(tuple(steps))), graph_oracle.simulate_actions(graph, steps))
 
 
 @examples(300)
@@ -223,9 +232,9 @@ def test_what_is_legal(data: st.DataObject) -> None:
         outcome = graph_oracle.simulate_schedule(graph, schedule)
     except graph_oracle.Illegal:
         with pytest.raises(IllegalPlan):
-            replay_schedule(graph, schedule)
+            graph.replay(Nodes(tuple(schedule)))
     else:
-        same(replay_schedule(graph, schedule), outcome)
+        same(graph.replay(Nodes(tuple(schedule))), outcome)
 
 
 def spoiled(data: st.DataObject, steps: Sequence[LayerAction], n: int) -> list[LayerAction]:
@@ -235,7 +244,7 @@ def spoiled(data: st.DataObject, steps: Sequence[LayerAction], n: int) -> list[L
     change = data.draw(st.sampled_from(("move", "leave out", "put in")))
     moved = result[data.draw(place)] if change == "put in" else result.pop(data.draw(place))
     if change == "put in" and data.draw(st.booleans()):
-        moved = LayerForward(data.draw(st.integers(0, n - 1)), data.draw(st.booleans()))
+        moved = Forward(data.draw(st.integers(0, n - 1)), data.draw(st.booleans()))
     if change != "leave out":
         result.insert(data.draw(place), moved)
     return result
@@ -250,9 +259,9 @@ def test_what_is_legal_of_layers(data: st.DataObject) -> None:
         outcome = graph_oracle.simulate_actions(graph, steps)
     except graph_oracle.Illegal:
         with pytest.raises(IllegalPlan):
-            replay_actions(graph, steps)
+            graph.replay(Actions(tuple(steps)))
     else:
-        same(replay_actions(graph, steps), outcome)
+        same(graph.replay(Actions(tuple(steps))), outcome)
 
 
 @examples(400)
@@ -265,10 +274,10 @@ def test_plans_of_chains_need_no_more_as_graphs(data: st.DataObject) -> None:
     steps: list[LayerAction] = []
     for action in actions(items, len(chain)):
         if isinstance(action, Forward):
-            steps.append(LayerForward(action.layer, action.keep))
+            steps.append(Forward(action.layer, action.keep))
         elif isinstance(action, Backward):
-            steps.append(LayerBackward(action.layer))
-    as_chain = replay(chain, items)
-    as_graph = replay_actions(as_layer_graph(chain), steps)
+            steps.append(action)
+    as_chain = chain.replay(Items(items))
+    as_graph = as_layer_graph(chain).replay(Actions(tuple(steps)))
     assert as_graph.time == as_chain.time
     assert as_graph.peak_bytes <= as_chain.peak_bytes

@@ -11,20 +11,14 @@ import pytest
 
 from solvers.graph.heuristics.repair import repaired
 from solvers.graph.lowering import Run, lower
-from solvers.graph.methods import METHODS, MOST_OPERATIONS
-from solvers.graph.problem import ComputeGraph, LayerGraph, Node
-from solvers.graph.solution import (
-    Graph,
-    GraphInfeasible,
-    GraphSolution,
-    PlanClass,
-    Progress,
-    least_time,
-    replay_steps,
-)
-from solvers.graph.solve import solve
+from solvers.graph.methods import METHODS, solve
+from solvers.graph.problem import ComputeGraph, Graph, LayerGraph, Node
+from solvers.graph.schedule import GraphSchedule, Nodes
+from solvers.graph.work import MOST_OPERATIONS
 from solvers.problem import Layer
-from solvers.solution import Status, Unsuitable
+from solvers.schedule import Compute
+from solvers.solution import Infeasible, PlanClass, Progress, Solution, Status, Unsuitable
+from tests.solvers.graph.graph_strategies import replayed
 
 DATA = Path(__file__).parents[2] / "data" / "graphs"
 REFERENCE = json.loads((DATA / "reference.json").read_text(encoding="utf-8"))
@@ -48,8 +42,10 @@ def load(name: str) -> ComputeGraph:
     return as_graph(json.loads((DATA / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def checked(graph: Graph, budget: int, solution: GraphSolution) -> GraphSolution:
-    replay = replay_steps(graph, solution.steps)
+def checked(
+    graph: Graph, budget: int, solution: Solution[GraphSchedule]
+) -> Solution[GraphSchedule]:
+    replay = replayed(graph, solution.schedule)
     assert (replay.time, replay.peak_bytes) == (solution.time, solution.peak_bytes)
     assert replay.peak_bytes <= budget
     assert solution.lower_bound_time <= solution.time
@@ -62,16 +58,16 @@ def test_reference(name: str, row: dict[str, Any], plan_class: PlanClass) -> Non
     found = checked(graph, budget, solve(graph, budget, optimal_in=plan_class))
     assert found.time == row[CLASSES[plan_class]]
     assert found.status is Status.OPTIMAL
-    assert found.bound_class in (plan_class, PlanClass.ANY)
+    assert found.plan_class in (plan_class, PlanClass.ANY)
 
 
 @pytest.mark.parametrize("name", REFERENCE)
 def test_reference_keep_all_and_floor(name: str) -> None:
     graph = load(name)
     operations = lower(graph)
-    everything = replay_steps(graph, operations.steps(operations.everything()))
+    everything = replayed(graph, operations.schedule(operations.everything()))
     assert everything.peak_bytes == REFERENCE[name]["keep_all_peak_bytes"]
-    assert everything.time == least_time(graph) == REFERENCE[name]["keep_all_time"]
+    assert everything.time == graph.least_time == REFERENCE[name]["keep_all_time"]
     assert graph.floor[0] == operations.floor[0] == REFERENCE[name]["floor_bytes"]
 
 
@@ -80,15 +76,15 @@ def test_staged_is_not_the_true_optimum(record: dict[str, Any]) -> None:
     graph, budget = as_graph(record), record["budget"]
     best = checked(graph, budget, solve(graph, budget, optimal_in=PlanClass.ANY))
     assert best.time == record["optimal_any_order"]
-    assert (best.status, best.bound_class) == (Status.OPTIMAL, PlanClass.ANY)
+    assert (best.status, best.plan_class) == (Status.OPTIMAL, PlanClass.ANY)
     if record["optimal_staged"] is None:
-        with pytest.raises(GraphInfeasible) as error:
+        with pytest.raises(Infeasible) as error:
             solve(graph, budget, optimal_in=PlanClass.STAGED)
         assert error.value.plan_class is PlanClass.STAGED
         return
     staged = checked(graph, budget, solve(graph, budget, optimal_in=PlanClass.STAGED))
     assert staged.time == record["optimal_staged"] >= best.time
-    assert (staged.status, staged.bound_class) == (Status.OPTIMAL, PlanClass.STAGED)
+    assert (staged.status, staged.plan_class) == (Status.OPTIMAL, PlanClass.STAGED)
 
 
 def test_free_order_needs_nothing_again() -> None:
@@ -96,8 +92,8 @@ def test_free_order_needs_nothing_again() -> None:
     for row in REFERENCE["rlayer100"]["budgets"][:2]:
         budget = row["budget_bytes"]
         found = checked(graph, budget, solve(graph, budget))
-        assert found.time == least_time(graph) < row["best_time"]
-        assert (found.status, found.bound_class) == (Status.OPTIMAL, PlanClass.ANY)
+        assert found.time == graph.least_time < row["best_time"]
+        assert (found.status, found.plan_class) == (Status.OPTIMAL, PlanClass.ANY)
 
 
 def graph_of(edges: list[tuple[int, int]], sizes: list[tuple[int, int]]) -> ComputeGraph:
@@ -111,11 +107,11 @@ def test_a_free_order_is_never_worse_than_the_given_one(seed: int) -> None:
     n = draw.randint(7, 9)
     edges = sorted({(draw.randrange(v), v) for v in range(1, n) for _ in range(2)})
     graph = graph_of(edges, [(draw.randint(1, 99), draw.randint(1, 99)) for _ in range(n)])
-    top = replay_steps(graph, tuple(range(n))).peak_bytes
+    top = graph.replay(Nodes(tuple(range(n)))).peak_bytes
     for budget in {(3 * graph.floor[0] + top) // 4, (graph.floor[0] + top) // 2}:
         try:
             given: int | None = solve(graph, budget, optimal_in=PlanClass.STAGED).time
-        except GraphInfeasible:
+        except Infeasible:
             given = None
         if given is not None:
             assert checked(graph, budget, solve(graph, budget)).time <= given
@@ -134,7 +130,7 @@ def test_repair(name: str, strict: bool) -> None:
         if runs is not None:
             found += 1
             assert operations.follows(runs, plan_class)
-            done = replay_steps(graph, operations.steps(runs))
+            done = replayed(graph, operations.schedule(runs))
             assert done.peak_bytes <= budget
             assert done.time >= (row["best_time"] or 0)
     assert found
@@ -167,7 +163,7 @@ def test_every_method_keeps_to_the_budget() -> None:
         found = checked(graph, budget, solve(graph, budget, method=name, time_limit=20))
         assert found.time >= optimum
     for name in ("keep-all", "order"):
-        with pytest.raises(GraphInfeasible) as error:
+        with pytest.raises(Infeasible) as error:
             solve(graph, budget, method=name)
         assert error.value.plan_class is None
     with pytest.raises(Unsuitable, match="59"):
@@ -181,7 +177,7 @@ def test_bounds_are_below_what_any_method_reaches() -> None:
             relaxed = solve(
                 graph, row["budget_bytes"], method="rounding", optimal_in=PlanClass.STAGED
             )
-            assert least_time(graph) <= relaxed.lower_bound_time <= row["best_time"]
+            assert graph.least_time <= relaxed.lower_bound_time <= row["best_time"]
 
 
 def test_progress_and_interruption() -> None:
@@ -208,40 +204,41 @@ def test_a_time_limit_gives_the_best_so_far() -> None:
 def test_a_known_schedule_is_a_start() -> None:
     graph, budget = small()
     best = solve(graph, budget)
-    found = solve(graph, budget, start=best.steps, time_limit=1e-9)
+    found = solve(graph, budget, start=best.schedule, time_limit=1e-9)
     assert found.time == best.time
     # One of another class is no start: the bound would not hold for it.
     staged = solve(graph, 2956, optimal_in=PlanClass.STAGED)
     assert staged.time < best.time
-    assert solve(graph, budget, start=staged.steps).time == best.time
+    assert solve(graph, budget, start=staged.schedule).time == best.time
 
 
 def test_an_infeasible_free_order_names_the_node_of_the_floor() -> None:
     graph = as_graph(COUNTEREXAMPLES[0])  # node 7 stands elsewhere in the order that is chosen
-    with pytest.raises(GraphInfeasible) as error:
-        solve(graph, graph.floor[0])
-    assert (error.value.floor_bytes, error.value.floor_node) == graph.floor
+    floor, node = graph.floor
+    with pytest.raises(Infeasible) as error:
+        solve(graph, floor)
+    assert (error.value.needs_bytes, error.value.set_by) == (floor, Compute(node))
     assert error.value.plan_class is PlanClass.STAGED
 
 
 def test_below_the_floor() -> None:
     graph = load("mlp16")
     floor, node = graph.floor
-    with pytest.raises(GraphInfeasible) as error:
+    with pytest.raises(Infeasible) as error:
         solve(graph, floor - 1)
-    assert (error.value.floor_bytes, error.value.floor_node) == (floor, node)
+    assert (error.value.needs_bytes, error.value.set_by) == (floor, Compute(node))
     assert error.value.plan_class is PlanClass.ANY
 
 
 @pytest.mark.parametrize("edges", [(), ((0, 1),)])
 def test_hardly_a_graph(edges: tuple[tuple[int, int], ...]) -> None:
     one = ComputeGraph((Node("only", 3, 5),))
-    assert solve(one, 5).steps == (0,)
+    assert solve(one, 5).schedule == Nodes((0,))
     two = ComputeGraph((Node("a", 1, 5), Node("b", 2, 5)), edges)
-    assert checked(two, 10, solve(two, 10)).steps == (0, 1)
+    assert checked(two, 10, solve(two, 10)).schedule == Nodes((0, 1))
     layer = Layer("l", 1, 2, 3, 4, 1)
     alone = LayerGraph((layer,), (), 2)
-    assert len(solve(alone, 100).steps) == 2
+    assert len(solve(alone, 100).schedule.steps) == 2
 
 
 def chain_of(pairs: int) -> ComputeGraph:
@@ -255,7 +252,7 @@ def chain_of(pairs: int) -> ComputeGraph:
 def test_too_large_to_prove() -> None:
     graph = chain_of(MOST_OPERATIONS // 2 + 1)
     operations = lower(graph)
-    peak = replay_steps(graph, operations.steps(operations.everything())).peak_bytes
+    peak = replayed(graph, operations.schedule(operations.everything())).peak_bytes
     found = checked(graph, peak // 2, solve(graph, peak // 2))
     assert found.status is Status.FEASIBLE
     assert f"{MOST_OPERATIONS:,}" in found.note

@@ -7,23 +7,23 @@ from hypothesis import strategies as st
 
 from solvers.graph.exact import staged
 from solvers.graph.lowering import lower
-from solvers.graph.problem import ComputeGraph, LayerGraph
+from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
+from solvers.graph.schedule import GraphSchedule
 from solvers.graph.search import Search
-from solvers.graph.solution import (
-    Graph,
-    GraphSolution,
-    PlanClass,
-    replay_steps,
-)
 from solvers.problem import Layer
-from solvers.solution import Status
+from solvers.solution import PlanClass, Solution, Status
 from tests.oracles.graph_oracle import best_staged
-from tests.solvers.graph.graph_strategies import compute_graphs, layer_graphs, training_graphs
+from tests.solvers.graph.graph_strategies import (
+    compute_graphs,
+    layer_graphs,
+    replayed,
+    training_graphs,
+)
 
 
 def peak_of_everything(graph: Graph) -> int:
     operations = lower(graph)
-    return replay_steps(graph, operations.steps(operations.everything())).peak_bytes
+    return replayed(graph, operations.schedule(operations.everything())).peak_bytes
 
 
 def budgets(graph: Graph) -> list[int]:
@@ -33,7 +33,7 @@ def budgets(graph: Graph) -> list[int]:
     return sorted({max(0, floor - 1), *inner})
 
 
-def solved(graph: Graph, budget: int, plan_class: PlanClass) -> GraphSolution | None:
+def solved(graph: Graph, budget: int, plan_class: PlanClass) -> Solution[GraphSchedule] | None:
     """By the program alone, without the schedules that others find first."""
     search = Search(lower(graph), budget, plan_class)
     staged.prove(search)
@@ -49,7 +49,7 @@ def check(graph: Graph, budget: int, plan_class: PlanClass) -> None:
         return
     assert found.time == truth
     assert found.status is Status.OPTIMAL
-    replay = replay_steps(graph, found.steps)
+    replay = replayed(graph, found.schedule)
     assert (replay.time, replay.peak_bytes) == (found.time, found.peak_bytes)
     assert replay.peak_bytes <= budget
 

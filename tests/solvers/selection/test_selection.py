@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 
 from solvers.problem import InvalidProblem
 from solvers.selection import knapsack
-from solvers.selection.pareto import (
-    Block,
-    Choice,
-    Operation,
-    Pareto,
-    choice,
-    pareto,
-    thin,
-)
+from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
+from solvers.selection.problem import Block, Operation
 from tests.oracles.selection_oracle import Oracle, Priced, blocks, random_block
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
-from scheduler.pytorch.graph.tracing.dispatch import Draws, tensors_of
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
 from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
-from scheduler.pytorch.observe.layer import Source, gate
+from scheduler.pytorch.graph.tracing.reads import Draws
+from scheduler.pytorch.observe.autograd import Source, gate, saving_nothing
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 
 def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
@@ -69,7 +70,7 @@ class _Run:
         versions = [t._version for t in read]
         saved: list[Any] = []
         draws = Draws()
-        with draws, saved_tensors_hooks(lambda tensor: saved.append(None), _unneeded):
+        with draws, saving_nothing(lambda tensor: saved.append(None)):
             result = run_node(node, self.model, self.found.constants, self.env.__getitem__)
         if draws.seen:
             kinds.random.add(node)
@@ -157,7 +158,7 @@ class _Run:
         raise changed_in_place(_said(node))
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
-        """Say whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        """Whether the gradient of `node`, as it is, becomes that of the layer before it."""
         if node.op == "call_module" or len(before.users) != 1 or self.held_since:
             return False
         gradient = torch.ones_like(result)
@@ -219,12 +220,9 @@ def _separate(graph: fx.Graph, kinds: Kinds, differs: set[fx.Node]) -> None:
 def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     if not requires_grad:
         return tensor.detach()
+    # Cut off from what made it, or autograd would keep every layer so far.
     made: torch.Tensor = Source.apply(gate(tensor.device), [tensor], None)
     return made
-
-
-def _unneeded(packed: Any) -> torch.Tensor:
-    raise AssertionError("nothing runs backward while a model is traced")
 
 
 def _name(node: fx.Node) -> str:

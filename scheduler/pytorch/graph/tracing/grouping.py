@@ -8,9 +8,11 @@ that the rest of the block has no part in.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import fx, nn
 
-from scheduler.pytorch.graph.fx import FxTrace, Kinds
+from scheduler.pytorch.graph.tracing.fx import FxTrace, Kinds
 
 
 def put_together(found: FxTrace, kinds: Kinds, differs: set[fx.Node], model: nn.Module) -> None:
@@ -43,7 +45,7 @@ def put_together(found: FxTrace, kinds: Kinds, differs: set[fx.Node], model: nn.
 
 
 def views_of(base: fx.Node, kinds: Kinds, among: set[fx.Node] | None = None) -> list[fx.Node]:
-    """Return the views of a node, and their views."""
+    """The views of a node, and their views."""
     found: list[fx.Node] = []
     todo = [base]
     while todo:
@@ -95,25 +97,22 @@ def _independent(
 
 def _bases(node: fx.Node, kinds: Kinds) -> set[fx.Node]:
     """What a node reads, itself or through views."""
-    found, todo = set(), [node]
-    while todo:
-        for other in todo.pop().all_input_nodes:
-            if other in kinds.views:
-                todo.append(other)
-            else:
-                found.add(other)
-    return found
+    return {other for other in _read(node, kinds) if other not in kinds.views}
 
 
 def _parameters(node: fx.Node, kinds: Kinds, model: nn.Module) -> list[nn.Parameter]:
     if node.op == "call_module":
         return list(model.get_submodule(str(node.target)).parameters())
     own = dict(model.named_parameters(remove_duplicate=False))
-    todo, found = [node], []
+    names = [str(other.target) for other in _read(node, kinds) if other.op == "get_attr"]
+    return [own[name] for name in names if name in own]
+
+
+def _read(node: fx.Node, kinds: Kinds) -> Iterator[fx.Node]:
+    """All that a node reads, and what the views among it look into."""
+    todo = [node]
     while todo:
         for other in todo.pop().all_input_nodes:
-            if other.op == "get_attr" and str(other.target) in own:
-                found.append(own[str(other.target)])
-            elif other in kinds.views:
+            yield other
+            if other in kinds.views:
                 todo.append(other)
-    return found

@@ -11,11 +11,10 @@ from torch._subclasses.fake_tensor import (
 )
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.common.text import did_you_mean
-from scheduler.pytorch.graph.fx import Arguments, FxTrace
-from scheduler.pytorch.graph.tracing.record import Recorder
-from scheduler.pytorch.model.call import Replaced
-from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace
+from scheduler.pytorch.graph.tracing.record import CallRecorder
+from scheduler.pytorch.model.find import find_blocks, is_pattern
+from scheduler.pytorch.model.replace import check_unplanned
 
 
 def record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None) -> FxTrace:
@@ -33,7 +32,7 @@ def record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None)
     names = _leaves(model, leaves)
     opened: frozenset[str] = frozenset()
     while True:
-        recorder = Recorder(model, frozenset(names), opened)
+        recorder = CallRecorder(model, frozenset(names), opened)
         try:
             found = recorder.run(arguments)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -54,21 +53,9 @@ def record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None)
 
 
 def _leaves(model: nn.Module, leaves: Iterable[str] | None) -> list[str]:
-    modules = dict(model.named_modules())
     names: list[str] = []
     for name in leaves or ():
-        if any(character in name for character in "*?["):
-            names += find_blocks(model, name)
-            continue
-        if name not in modules or not name:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has no module {name!r}{did_you_mean(name, modules)}"
-            )
-        names.append(name)
-    for name, module in modules.items():
-        if isinstance(module.__dict__.get("forward"), Replaced):
-            raise UnsupportedModel(
-                f"a plan is already applied to {name or type(model).__name__!r}; "
-                "call remove() on its handle first"
-            )
+        names += find_blocks(model, name if is_pattern(name) else [name])
+    for name, module in model.named_modules():
+        check_unplanned(module, repr(name or type(model).__name__))
     return names

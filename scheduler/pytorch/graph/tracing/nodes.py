@@ -11,8 +11,8 @@ from torch.fx.node import map_aggregate
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import casting
-from scheduler.pytorch.graph.tracing.dispatch import Watch, storage_of
+from scheduler.pytorch.graph.tracing.fx import casting
+from scheduler.pytorch.graph.tracing.reads import ReadGuard, storage_of
 
 _PLAIN: tuple[type, ...] = (
     *(bool, int, float, complex, str, bytes, type, range, slice, type(None), type(...)),
@@ -27,7 +27,7 @@ class Nodes:
     ----------
     graph
         What is recorded so far.
-    watch
+    guard
         What is told of it.
     inside
         Name of the block that is looked into now, or "".
@@ -35,22 +35,23 @@ class Nodes:
 
     def __init__(self, model: nn.Module, inputs: list[torch.Tensor]) -> None:
         self.graph = fx.Graph()
-        self.watch = Watch([*model.parameters(), *model.buffers()])
+        self.guard = ReadGuard([*model.parameters(), *model.buffers()])
         self.inside = ""
         own = [*model.named_parameters(), *model.named_buffers()]
         self._own = {id(tensor): name for name, tensor in reversed(own)}
         self._kind = type(model).__name__
         self._attributes: dict[str, fx.Node] = {}
         self._constants: dict[str, tuple[torch.Tensor, int]] = {}  # with its version then
+        # By identity: an ordinary dict would compare tensors, element by element.
         self._of: Any = WeakTensorKeyDictionary()
         for i, tensor in enumerate(inputs):
             self.put(tensor, self.graph.placeholder(f"input_{i}"))
-        self.watch.record(inputs)
+        self.guard.record(inputs)
         self._inputs = inputs
         self._ambient = torch.is_grad_enabled(), casting(inputs)
 
     def make(self, target: Any, args: Any, kwargs: Any) -> fx.Node:
-        """Make a node for the latest call, of a function or of a module by its name."""
+        """A node for the latest call, of a function or of a module by its name."""
         args, kwargs = self.map(tuple(args)), self.map(dict(kwargs))
         if isinstance(target, str):
             node = self.graph.call_module(target, args, kwargs)
@@ -62,7 +63,7 @@ class Nodes:
         if under != self._ambient:
             node.meta["under"] = under
         node.meta["inside"] = self.inside
-        self.watch.record()
+        self.guard.record()
         return node
 
     def put(self, tensor: torch.Tensor, node: fx.Node) -> None:
@@ -70,16 +71,16 @@ class Nodes:
         self._of[tensor] = node, tensor.requires_grad
 
     def get(self, tensor: torch.Tensor) -> fx.Node | None:
-        """Return the node that stands for a tensor that was recorded."""
+        """The node that stands for a tensor that was recorded."""
         found: fx.Node | None = self._of.get(tensor, (None, False))[0]
         return found
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor is a parameter, a buffer, an input or made of such."""
+        """Whether a tensor is a parameter, a buffer, an input or made of such."""
         return id(tensor) in self._own or tensor in self._of
 
     def is_fixed(self, tensor: torch.Tensor) -> bool:
-        """Say whether changing a tensor would be seen outside the recording."""
+        """Whether changing a tensor would be seen outside the recording."""
         node = self.get(tensor)
         given = id(tensor) in self._own or (node is not None and node.op == "placeholder")
         mine = storage_of(tensor)
@@ -127,7 +128,7 @@ class Nodes:
         for name, (known, _) in self._constants.items():
             if known is tensor:
                 return name
-        if self.watch.is_made(tensor):
+        if self.guard.is_made(tensor):
             raise UnsupportedModel(
                 f"{self._kind} reads a tensor of shape {tuple(tensor.shape)} that a layer made "
                 "and did not return; return it, or name a block that contains both in leaves"

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
-from scheduler.pytorch.graph.tracing.dispatch import tensors_of
+from scheduler.pytorch.graph.tracing.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
 from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
+from scheduler.pytorch.observe.autograd import saving_nothing
+from scheduler.pytorch.observe.dispatch import tensors_of
 
 _OF_THE_FORM = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
@@ -35,7 +35,7 @@ _OF_THE_FORM = frozenset(
 """Functions whose results, where they are no tensors, do not depend on values."""
 
 
-class Recorder(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """Records one call.
 
     Attributes
@@ -73,8 +73,7 @@ class Recorder(TorchFunctionMode):
             **tree_unflatten(leaves, arguments.spec),
         }
         call = inspect.BoundArguments(signature, OrderedDict(named))
-        saving = saved_tensors_hooks(lambda tensor: None, _unneeded)
-        with saving, self._patched(), self._nodes.watch, self:
+        with saving_nothing(), self._patched(), self._nodes.guard, self:
             output = self.model.forward(*call.args[1:], **call.kwargs)
         self._check_chance()
         found, spec = tree_flatten(output)
@@ -104,10 +103,10 @@ class Recorder(TorchFunctionMode):
         if reads and _changes(name) and not self._nodes.knows(args[0]):
             was[0] = args[0].clone()  # of the constant
         before = [(t._version, t.requires_grad) for t in given]
-        with self._nodes.watch.call(given, f"operation {name!r}"), self._alone():
+        with self._nodes.guard.call(given, f"operation {name!r}"), self._alone():
             result = func(*args, **kwargs)
         made = tensors_of(result)
-        drew, shaped = self._nodes.watch.drew, self._nodes.watch.shaped
+        drew, shaped = self._nodes.guard.drew, self._nodes.guard.shaped
         if not reads and not (drew and made):
             return result
         changed = [
@@ -132,7 +131,7 @@ class Recorder(TorchFunctionMode):
             for tensor in _once(fresh):
                 part = node if tensor is result else self._part(node, result, tensor)
                 self._nodes.put(tensor, part)
-        self._nodes.watch.record([t for t, _ in changed])
+        self._nodes.guard.record([t for t, _ in changed])
         return result
 
     def _part(self, node: fx.Node, result: Any, tensor: torch.Tensor) -> fx.Node:
@@ -228,7 +227,7 @@ class Recorder(TorchFunctionMode):
         self._check_chance()
         given = tensors_of((args, kwargs))
         versions = [t._version for t in given]
-        with self._nodes.watch.call(given, f"module {name!r}", own=True):
+        with self._nodes.guard.call(given, f"module {name!r}", own=True):
             output = original(module, *args, **kwargs)
         self._chance = random.getstate()
         leaves = tree_leaves(output)
@@ -247,7 +246,7 @@ class Recorder(TorchFunctionMode):
             place = next(k for k, leaf in enumerate(leaves) if leaf is tensor)
             node.meta["place"] = place
             self._nodes.put(tensor, node)
-        self._nodes.watch.record(changed)
+        self._nodes.guard.record(changed)
         return output
 
     # --- where it hooks in ------------------------------------------------------------------------
@@ -272,6 +271,7 @@ class Recorder(TorchFunctionMode):
     def _patched(self) -> Iterator[None]:
         """See calls of modules, and of autograd functions, which no mode of torch sees."""
         function = torch.autograd.Function
+        # From the class's dict: as an attribute it would be bound to `Function`, and put back so.
         call, apply = nn.Module.__call__, function.__dict__["apply"]
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -292,13 +292,9 @@ class Recorder(TorchFunctionMode):
 
 
 def _changes(name: str) -> bool:
-    """Say whether a function changes its first argument, by its name."""
+    """Whether a function changes its first argument, by its name."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-def _unneeded(packed: Any) -> torch.Tensor:
-    raise AssertionError("nothing runs backward while a model is traced")

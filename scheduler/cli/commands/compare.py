@@ -1,0 +1,64 @@
+"""``compare``: what each method makes of a budget."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from scheduler.cli import options
+from scheduler.cli.io import print_csv, print_json, say
+from scheduler.cli.modelargs import add_model_options
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "all methods within a budget, one row each"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    options.add_costs(parser)
+    options.add_budget(parser)
+    options.add_limits(parser)
+    what = (
+        "add a row for what a framework is set to, as in 'megatron: full block 12', 'every 4' or "
+        "'layers: 0,3,7-9'; may be given again"
+    )
+    options.option(parser, "--against SETTING", what, action="append", default=[])
+    options.add_graph_options(parser, classes=False)
+    options.add_formats(parser)
+    add_model_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Print one row a method; status 3 when nothing fits, 4 when nothing was found."""
+    from scheduler.api import compare
+    from scheduler.cli.progress import Watching
+    from scheduler.report.tables import print_width
+
+    costs, reserved = options.costs_within(arguments)
+    with Watching(costs, quiet=arguments.quiet) as watching:
+        comparison = watching.run(
+            "all methods",
+            lambda: compare(
+                costs,
+                budget=options.budget_of(arguments),
+                reserved=reserved,
+                watch=watching.watch,
+                against=arguments.against,
+                **options.limits_of(arguments),
+            ),
+        )
+    if watching.interrupted:
+        say("interrupted: this is what was found so far")
+    if arguments.json:
+        print_json(comparison.to_dict())
+    elif arguments.csv:
+        print_csv(comparison.table())
+    else:
+        print(comparison.text(print_width()))
+    if comparison.optimal.fits:
+        return 0
+    sentence = comparison.conclusion().rstrip(".")
+    say(f"error: {sentence[0].lower()}{sentence[1:]}")
+    if watching.interrupted:
+        return 130
+    return 3 if comparison.set_by else 4

@@ -1,0 +1,43 @@
+"""``export``: a plan file as a file for a training framework."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from scheduler.cli.io import check_output, read_costs, read_plan, refuse_two_inputs, say, write
+from scheduler.cli.options import option
+from scheduler.common.errors import SchedulerError
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "a plan as a file for another framework"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("plan", metavar="PLAN", help="a plan file, or - for standard input")
+    what = (
+        "torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, jax, "
+        "json or json-schema"
+    )
+    option(parser, "--to TARGET", what, dest="target")
+    option(parser, "--costs COSTS", "the plan's cost file, to choose flags and say their cost")
+    option(parser, "--stages P", "pipeline stages, for megatron", type=int, default=1)
+    option(parser, "-o --output FILE", "write the file here")
+
+
+def run(arguments: Namespace) -> int:
+    """Print the file, or write it where asked; the sentences beside it go to standard error."""
+    from scheduler.export import TARGETS, export
+
+    if arguments.target is None:
+        raise SchedulerError(f"no target given; add --to with one of {', '.join(TARGETS)}")
+    refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
+    check_output(arguments.output)
+    plan = read_plan(arguments.plan)
+    costs = None if arguments.costs is None else read_costs(arguments.costs)
+    done = export(plan, arguments.target, costs, stages=arguments.stages)
+    for note in done.notes:
+        say(note)
+    write(done.text, arguments.output)
+    return 0

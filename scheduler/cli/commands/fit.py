@@ -1,0 +1,57 @@
+"""``fit``: whether a training run fits; `scheduler.cli.fit` does it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+
+from scheduler.cli.io import say
+from scheduler.cli.modelargs import add_model_options
+from scheduler.cli.options import SIZE, option
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "whether a training run fits a GPU, and what checkpointing makes of it"
+
+_PATIENCE = 2.0
+"""Seconds after which a person is told that there is something to wait for."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    option(parser, "--budget SIZE", f"default: the GPU's memory; {SIZE}")
+    what = (
+        "for CUDA context, fragmentation, communication (default: 1GiB, 3%% of the budget and, on "
+        "several GPUs, 1GiB)"
+    )
+    option(parser, "--margin SIZE", what)
+    option(parser, "--explain", "add what the √L rule says of it")
+    option(parser, "--no-search", "no largest batch and sequence")
+    option(parser, "--json", "print JSON")
+    add_model_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Print one screen; status 3 when no plan fits."""
+    from scheduler.cli.fit import fit
+
+    with _patience():
+        return fit(arguments)
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Tell who waits at a terminal why; the first run on a machine compiles for some seconds."""
+    import threading
+
+    message = "working ... (the first run on a machine compiles the solver, once)"
+    timer = threading.Timer(_PATIENCE, say, [message])
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

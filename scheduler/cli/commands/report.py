@@ -1,0 +1,110 @@
+"""``report``: a plan as a file to look at."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from scheduler.cli.io import check_output, read_plan, refuse_two_inputs, write
+from scheduler.cli.options import limits_of, named_costs, option
+from scheduler.common.errors import NoPlanFound, SchedulerError
+
+if TYPE_CHECKING:
+    from scheduler.cli.page import Files
+    from scheduler.costs.readers import Costs
+    from scheduler.planning.comparison import Comparison
+    from scheduler.planning.frontier import Frontier
+    from scheduler.plans.plan import Plan
+
+    _Others = tuple[Frontier, Plan, Comparison]
+
+__all__ = ["HELP", "PICTURES", "add_arguments", "run"]
+
+HELP = "a plan as one HTML file, or one of its pictures as SVG"
+PICTURES = ("timeline", "curve", "strip")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    parser.description = f"Write {HELP}."
+    parser.add_argument("plan", metavar="PLAN", help="a plan file, or - for standard input")
+    option(parser, "--costs COSTS", "the cost file it was made for")
+    option(parser, "--example NAME", "or costs that come with the package")
+    option(parser, "-o --output FILE", "default: standard output")
+    what = (
+        "only this one: timeline (memory of a step), curve (time against memory) or strip (what "
+        "happens to each layer)"
+    )
+    option(parser, "--picture NAME", what)
+    what = "leave out time against memory and the other methods, which take solving"
+    option(parser, "--no-solve", what)
+    what = (
+        "of a chain: the whole frontier, sets of more points thinned (default: exact up to "
+        "120 layers, exact at some budgets beyond)"
+    )
+    option(parser, "--max-points N", what, type=int)
+    what = "of a graph: budgets of the sweep (default: 8)"
+    option(parser, "--points N", what, type=int)
+    what = (
+        "of a graph: for each budget and each method (default: 10); of a chain of more than 120 "
+        "layers: for all budgets together (default: 10)"
+    )
+    option(parser, "--time-limit SECONDS", what, type=float)
+    option(parser, "--threads N", "of a graph: default 1", type=int)
+    option(parser, "--quiet", "show no progress on a terminal")
+
+
+def run(arguments: Namespace) -> int:
+    """Write one HTML file, or one picture; status 2 when the costs do not belong."""
+    from scheduler.cli.page import plan_report
+    from scheduler.plans.pictures import strip_picture, timeline_picture
+
+    if arguments.picture is not None and arguments.picture not in PICTURES:
+        raise SchedulerError(
+            f"there is no picture {arguments.picture!r}; choose {', '.join(PICTURES)}"
+        )
+    refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
+    check_output(arguments.output)
+    plan = read_plan(arguments.plan)
+    if (arguments.costs is None) == (arguments.example is None):
+        raise SchedulerError(
+            "a report executes the plan on the costs that it was made for: add --costs COSTS, "
+            "or --example NAME, and not both"
+        )
+    costs = plan.own_costs(named_costs(arguments))
+    if arguments.picture == "strip":
+        text = strip_picture(plan, costs.name)
+    elif arguments.picture == "timeline":
+        text = timeline_picture(plan, costs)
+    elif arguments.picture == "curve":
+        curve, _, comparison = _solved(plan, costs, arguments)
+        text = curve.picture(plan, comparison)
+    else:
+        others, left_out = None, ""
+        try:
+            others = None if arguments.no_solve else _solved(plan, costs, arguments)
+        except NoPlanFound as error:
+            left_out = f"Time against memory and the other methods are left out: {error}."
+        text = plan_report(plan, costs, others, _files(arguments), left_out)
+    write(text, arguments.output)
+    return 0
+
+
+def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:
+    """The plan between all the others of its costs."""
+    from scheduler.cli.progress import Watching
+
+    given = {**limits_of(arguments), "points": arguments.points}
+    with Watching(costs, quiet=arguments.quiet) as watching:
+        curve, comparison = watching.engine.around(plan, costs, watching.run, watching.watch, given)
+    return curve, plan, comparison
+
+
+def _files(arguments: Namespace) -> Files:
+    import shlex
+
+    from scheduler.cli.page import Files
+
+    option = "costs" if arguments.example is None else "example"
+    source = f"--{option} {shlex.quote(getattr(arguments, option))}"
+    return Files(shlex.quote(arguments.plan), source, shlex.quote(arguments.output or "-"))

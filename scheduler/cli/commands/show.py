@@ -1,0 +1,99 @@
+"""``show``: a cost file as a table, or a plan, replayed where its costs are given."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from scheduler.cli import options
+from scheduler.cli.io import print_csv, print_json, read, read_costs, refuse_two_inputs
+from scheduler.cli.modelargs import add_model_options
+from scheduler.common.errors import InvalidPlan
+
+if TYPE_CHECKING:
+    from scheduler.costs.readers import Costs
+    from scheduler.plans.plan import Plan
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "a cost file as a table, or a plan file"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    options.add_costs(parser, "cost or plan")
+    options.option(parser, "--costs COSTS", "replay the plan on them", dest="plan_costs")
+    options.add_formats(
+        parser,
+        "print the costs as a cost file, or the plan's rows",
+        "print the rows of a plan, which needs --costs",
+    )
+    add_model_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Print the table, the plan, or its rows."""
+    from scheduler.plans.plan import Plan
+    from scheduler.report.tables import print_width
+
+    refuse_two_inputs("the plan and the costs", arguments.costs, arguments.plan_costs)
+    shown = _named(arguments)
+    if isinstance(shown, Plan):
+        _show_plan(shown, arguments)
+    elif arguments.plan_costs is not None:
+        raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
+    elif arguments.csv:
+        raise InvalidPlan("--csv prints the rows of a plan, but what is shown is a cost file")
+    else:
+        # write, since a cost file ends its last line itself
+        sys.stdout.write(shown.to_json() if arguments.json else f"{shown.text(print_width())}\n")
+    return 0
+
+
+def _named(arguments: Namespace) -> Plan | Costs:
+    from scheduler.costs.readers import read_costs_text
+    from scheduler.plans.file.items import is_plan, parse_plan
+    from scheduler.plans.plan import Plan
+
+    if arguments.example is not None or arguments.model is not None or arguments.costs is None:
+        return options.costs_of(arguments)
+    options.refuse_model_options(arguments)
+    text, source = read(arguments.costs, "cost or plan file")
+    of_plan = is_plan(parse_plan(text, source))
+    return Plan.from_json(text, source) if of_plan else read_costs_text(text, source)
+
+
+def _show_plan(plan: Plan, arguments: Namespace) -> None:
+    import textwrap
+
+    from scheduler.common.text import format_bytes, format_time
+    from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
+    from scheduler.report.tables import narrowed, print_width
+
+    if arguments.plan_costs is None:
+        if arguments.json or arguments.csv:
+            raise InvalidPlan(
+                "--json and --csv print the costs of a model, an example or a cost file, not a "
+                "plan, whose rows need its costs: add --costs COSTS"
+            )
+        said = "Not replayed: --costs COSTS executes it on the costs that it was made for."
+        print(narrowed(f"{plan}\n\n{said}", print_width()))
+        return
+    costs = read_costs(arguments.plan_costs)
+    # What the plan says is shown only once its replay says the same.
+    done = plan.replay(costs)
+    rows = plan_rows(plan, costs)
+    if arguments.csv:
+        print_csv(rows_table(rows))
+    elif arguments.json:
+        record = {"peak_bytes": done.peak_bytes, "time": done.time, "set_by": done.set_by}
+        print_json({**record, "rows": [row._asdict() for row in rows]})
+    else:
+        print("\n".join(plan_summary(plan, print_width())), end="\n\n")
+        print(rows_text(plan, rows, print_width()), end="\n\n")
+        said = (
+            f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
+            f"a step takes {format_time(done.time, plan.time_unit)}."
+        )
+        print(textwrap.fill(said, print_width(), break_long_words=False, break_on_hyphens=False))

@@ -1,0 +1,63 @@
+"""``solve``: one plan, printed, and written where that is asked."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from scheduler.cli import options
+from scheduler.cli.io import check_output, say, write
+from scheduler.cli.modelargs import add_model_options
+from scheduler.common.errors import NoPlanFound
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "the plan that loses the least time within a budget"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    options.add_costs(parser)
+    options.add_budget(parser)
+    options.option(parser, "--method M", "default: optimal", default="optimal")
+    options.add_limits(parser)
+    options.add_graph_options(parser)
+    options.option(parser, "-o --output FILE", "write the plan file here")
+    options.option(parser, "--json", "print the plan file")
+    add_model_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Print the plan; status 130 where Ctrl-C came before there was one."""
+    from scheduler.api import solve
+    from scheduler.cli.progress import Watching
+    from scheduler.report.tables import narrowed, print_width
+
+    check_output(arguments.output)
+    costs, reserved = options.costs_within(arguments)
+    with Watching(costs, quiet=arguments.quiet) as watching:
+        try:
+            plan = watching.run(
+                "the best plan",
+                lambda: solve(
+                    costs,
+                    budget=options.budget_of(arguments),
+                    reserved=reserved,
+                    method=arguments.method,
+                    watch=watching.watch,
+                    **options.limits_of(arguments),
+                ),
+            )
+        except NoPlanFound as error:
+            if not watching.interrupted:
+                raise
+            say(str(error))
+            return 130
+    if watching.interrupted:
+        say("interrupted: this is the best plan so far")
+    if arguments.output is not None:
+        write(plan.to_json(), arguments.output)
+    if arguments.output != "-":
+        text = plan.to_json() if arguments.json else f"{narrowed(str(plan), print_width())}\n"
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,90 @@
+"""What the commands read, and how they print: data on standard output, messages beside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from scheduler.common.errors import InvalidCosts, InvalidPlan, SchedulerError
+
+if TYPE_CHECKING:
+    from scheduler.costs.readers import Costs
+    from scheduler.plans.plan import Plan
+
+__all__ = ["PROGRAM", "check_output", "print_csv", "print_json", "read", "read_costs", "read_plan"]
+__all__ += ["refuse_two_inputs", "say", "write"]
+
+PROGRAM = "checkpoint-scheduler"
+
+
+def say(message: str) -> None:
+    """Print a message on standard error."""
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+
+
+def read(path: str, what: str, error: type[SchedulerError] = InvalidCosts) -> tuple[str, str]:
+    """The text of a file or, for ``-``, of standard input, and what a message calls it."""
+    from scheduler.common.files import decoded, read_text
+
+    if path != "-":
+        return read_text(path, what, error), path
+    try:
+        return decoded(sys.stdin.buffer.read(), "standard input", what, error), "standard input"
+    except OSError as cause:
+        raise error(f"cannot read standard input: {cause.strerror or cause}") from cause
+
+
+def read_costs(path: str) -> Costs:
+    """The costs in a file or on standard input."""
+    from scheduler.costs.readers import read_costs_text
+
+    return read_costs_text(*read(path, "cost file"))
+
+
+def read_plan(path: str) -> Plan:
+    """The plan in a file or on standard input."""
+    from scheduler.plans.plan import Plan
+
+    return Plan.from_json(*read(path, "plan file", InvalidPlan))
+
+
+def refuse_two_inputs(what: str, *paths: str | None) -> None:
+    """Raise where more than one of the files is standard input."""
+    if paths.count("-") > 1:
+        raise SchedulerError(
+            f"{what} cannot both come from standard input; name a file for one of them"
+        )
+
+
+def check_output(path: str | None) -> None:
+    """Raise what `write` would, before the work whose result is to be written."""
+    if path not in (None, "-"):
+        from scheduler.common.files import check_writable
+
+        check_writable(path)
+
+
+def write(text: str, path: str | None) -> None:
+    """Write a file, whole or not at all; None and ``-`` are standard output."""
+    if path in (None, "-"):
+        sys.stdout.write(text)
+        return
+    from scheduler.common.files import write_atomically
+
+    write_atomically(path, text)
+    say(f"wrote {path}")
+
+
+def print_csv(rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as comma-separated values."""
+    import csv
+
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+
+
+def print_json(record: object) -> None:
+    """Print a record as JSON."""
+    import json
+
+    print(json.dumps(record, indent=1))

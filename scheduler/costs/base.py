@@ -1,0 +1,162 @@
+"""What costs of every kind have in common: a name, a unit of time, a problem, a digest, a file."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from scheduler.common.checks import check_name, ticks_per_unit
+from scheduler.common.errors import InvalidCosts
+from scheduler.common.fields import FileKind, check_keys
+from scheduler.common.files import read_text, write_atomically
+from scheduler.common.jsontext import digest, dump_record, parse_json
+from scheduler.common.text import shown
+from scheduler.report.tables import WIDTH
+from solvers.chain.problem import Chain
+from solvers.graph.problem import ComputeGraph, LayerGraph
+
+__all__ = ["UNIT", "BaseCosts", "counted"]
+
+_Costs = TypeVar("_Costs", bound="BaseCosts")
+
+
+def _check_unit(where: str, name: str, value: object) -> str:
+    unit = check_name(where, name, value)
+    if not unit.strip():
+        raise InvalidCosts(f"{where}: {name} must not be empty; 'ms' is usual")
+    return unit
+
+
+UNIT: Mapping[str, Any] = {"check": _check_unit}
+
+
+class BaseCosts(ABC):
+    """Costs of some kind, each a frozen dataclass: what is asked of them without asking which.
+
+    Attributes
+    ----------
+    name
+        What reports call them.
+    time_unit
+        Unit of every time.
+    noun
+        What a part of them is called: "layer", "node"; they stand in a field of the plural's name.
+    kind
+        The kind of their file.
+    """
+
+    name: str
+    time_unit: str
+
+    noun: ClassVar[str]
+    kind: ClassVar[FileKind]
+    _file: ClassVar[str]
+    """What a message calls a file that cannot be read."""
+    _there: ClassVar[str]
+    """Where a message says that a field is unknown."""
+    _fields: ClassVar[Collection[str]]
+    """Of a file, in the order in which a message lists them."""
+    _lacking: ClassVar[str]
+    """What a message says of a file without the parts."""
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """How many parts and edges there are, in words."""
+
+    @abstractmethod
+    def to_problem(self) -> Chain | LayerGraph | ComputeGraph:
+        """The same problem in integers, as the solvers take it."""
+
+    @abstractmethod
+    def text(self, width: int = WIDTH) -> str:
+        """The costs as a table, in lines of at most `width` characters."""
+
+    @abstractmethod
+    def _times(self) -> list[float]:
+        """Every time of every part."""
+
+    @abstractmethod
+    def _content(self, *, canonical: bool = False) -> dict[str, Any]:
+        """Parts, edges and sizes as a file has them; `canonical`: alike for equal problems."""
+
+    def _parts(self) -> Sequence[Any]:
+        parts: Sequence[Any] = getattr(self, f"{self.noun}s")
+        return parts
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts, in their order."""
+        return tuple(part.name for part in self._parts())
+
+    @property
+    def ticks_per_unit(self) -> int:
+        """Integer ticks of the solvers in one `time_unit`.
+
+        Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
+        """
+        return ticks_per_unit(self.time_unit, self._times())
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the costs: equal for those that are the same problem with the same names."""
+        return digest({"time_unit": self.time_unit, **self._content(canonical=True)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The costs in the form of their file; a layer's fields at their default are left out."""
+        name = {"name": self.name} if self.name else {}
+        return {"schema": self.kind.schema, **name, "time_unit": self.time_unit, **self._content()}
+
+    def to_json(self) -> str:
+        """The text of such a file, one part or edge a line."""
+        return dump_record(self.to_dict(), (f"{self.noun}s", "edges"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write such a file, whole or not at all."""
+        write_atomically(path, self.to_json())
+
+    @classmethod
+    def load(cls: type[_Costs], path: str | os.PathLike[str]) -> _Costs:
+        """Read such a file."""
+        return cls.from_json(read_text(path, cls._file, InvalidCosts), os.fspath(path))
+
+    @classmethod
+    def from_json(cls: type[_Costs], text: str, source: str = "the JSON text") -> _Costs:
+        """Read the text of such a file; `source` is what a message calls it."""
+        return cls.from_value(parse_json(text, source, InvalidCosts), source)
+
+    @classmethod
+    def from_value(cls: type[_Costs], value: object, source: str) -> _Costs:
+        """Read the JSON value of such a file; `source` is what a message calls it."""
+        try:
+            return cls.from_dict(cls.kind.check(value))
+        except InvalidCosts as error:
+            raise InvalidCosts(f"{source}: {error}") from error
+
+    @classmethod
+    def from_dict(cls: type[_Costs], record: object) -> _Costs:
+        """The costs in a mapping in the form of their file; the schema may be left out."""
+        content = cls.kind.check(record, needs_schema=False)
+        check_keys(cls._there, content, cls._fields, error=InvalidCosts)
+        if f"{cls.noun}s" not in content:
+            raise InvalidCosts(f"there is no '{cls.noun}s'; {cls._lacking}")
+        if not isinstance(content.get("note", ""), str):
+            raise InvalidCosts(f"'note' must be text, got {shown(content['note'])}")
+        return cls._made({key: content[key] for key in content if key not in ("schema", "note")})
+
+    @classmethod
+    def _made(cls: type[_Costs], content: dict[str, Any]) -> _Costs:
+        return cls(**content)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 edge``, ``2 edges``."""
+    return f"1 {what}" if number == 1 else f"{number} {what}s"

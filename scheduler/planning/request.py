@@ -1,0 +1,210 @@
+"""What a caller asks for, in the terms of the solvers: budget, method, limits, who looks on."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.common.checks import plain
+from scheduler.common.errors import InvalidBudget, UnsuitableMethod
+from scheduler.common.text import did_you_mean, format_both, shown
+from scheduler.common.units import parse_bytes, resolve_budget
+from solvers.chain.frontier import LEAST_POINTS, MEMORY_LIMIT
+from solvers.methods import Limits, Method
+from solvers.solution import PlanClass, Report
+
+__all__ = ["Budget", "Request", "Watch", "read_budget", "read_count", "read_limits"]
+__all__ += ["read_seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget as it was asked for, and what of it is reserved; all in bytes."""
+
+    asked: int
+    reserved: int = 0
+
+    @property
+    def available(self) -> int:
+        """What a plan may use."""
+        return self.asked - self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who looks on while something is solved.
+
+    Attributes
+    ----------
+    report
+        Is told of every step forward.
+    interrupted
+        Is asked now and then; True: the best plan so far is enough.
+    """
+
+    report: Report | None = None
+    interrupted: Callable[[], bool] | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the best plan so far is enough."""
+        return self.interrupted is not None and self.interrupted()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A method, and the limits that it is to keep to."""
+
+    method: Method
+    limits: Limits
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the best plan so far is enough."""
+        return Watch(interrupted=self.limits.interrupted).is_interrupted
+
+
+def read_budget(budget_gb: object, budget: object, reserved: object) -> Budget:
+    """The budget in any of its spellings.
+
+    Raises
+    ------
+    InvalidBudget
+        It is missing, given twice, no size, or nothing is left of it beside the reserve.
+    """
+    asked = resolve_budget(budget_gb, budget)
+    kept = parse_bytes(reserved, what="reserved", allow_zero=True)
+    if kept >= asked:
+        raise InvalidBudget(
+            f"nothing is left of a budget of {format_both(asked)} with {format_both(kept)} "
+            "reserved; raise the budget or reserve less"
+        )
+    return Budget(asked, kept)
+
+
+def read_limits(
+    method: Method,
+    foreign: str,
+    known: frozenset[str],
+    layers: int,
+    watch: Watch | None,
+    given: dict[str, object],
+) -> Limits:
+    """The limits of a method.
+
+    Parameters
+    ----------
+    method
+        Whose limits they are.
+    foreign
+        What to say, with its name, of one that no method for these costs takes.
+    known
+        Those that some method takes.
+    layers
+        How many layers the problem has.
+    watch
+        Who looks on.
+    given
+        By name; None: not given.
+
+    Raises
+    ------
+    UnsuitableMethod
+        The method does not take one.
+    InvalidBudget
+        One has no meaning.
+    """
+    read: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise UnsuitableMethod(foreign.format(name))
+        if name not in method.takes:
+            raise UnsuitableMethod(
+                f"method {method.name!r} takes no {name}; it limits the sets of method 'optimal'"
+            )
+        read[name] = _READERS[name](value, layers)
+    if watch is not None:
+        read |= {"report": watch.report, "interrupted": watch.interrupted}
+    return Limits(**read)
+
+
+def read_count(what: str, value: object, least: int, advice: str = "") -> int:
+    """A whole number of at least `least`; `what` and `advice` are for the message.
+
+    Raises
+    ------
+    InvalidBudget
+        It is none.
+    """
+    number = plain(value)
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise InvalidBudget(
+            f"{what} must be a whole number of at least {least}, got {shown(number)}{advice}"
+        )
+    return number
+
+
+def _points(value: object, layers: int) -> int:
+    return min(read_count("max_points", value, LEAST_POINTS), 2**62)
+
+
+def _memory(value: object, layers: int) -> int:
+    limit = parse_bytes(value, what="memory_limit")
+    # Two sets a span at 16 bytes a point, and room to merge the candidates of one.
+    spans = layers * (layers + 1) // 2
+    least = min(16 * LEAST_POINTS * (3 * spans + 16 * layers), MEMORY_LIMIT)
+    if limit < least:
+        raise InvalidBudget(
+            f"memory_limit must be at least {format_both(least)} for {layers} layers, got "
+            f"{shown(value)}"
+        )
+    return limit
+
+
+def read_seconds(value: object) -> float:
+    """A time limit.
+
+    Raises
+    ------
+    InvalidBudget
+        It is no positive number.
+    """
+    seconds = plain(value)
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 < seconds < math.inf  # false for NaN too
+    ):
+        raise InvalidBudget(
+            f"time_limit must be a positive number of seconds, got {shown(seconds)}; "
+            "leave it out to solve until it is proven"
+        )
+    return float(seconds)
+
+
+def _class(value: object, layers: int) -> PlanClass:
+    names = [each.value for each in PlanClass if each is not PlanClass.PERSISTENT]
+    if value not in names:
+        raise InvalidBudget(
+            f"optimal_in must be 'forward', 'staged' or 'any', got {shown(value)}"
+            f"{did_you_mean(value, names)}"
+        )
+    return PlanClass(value)
+
+
+def _threads(value: object, layers: int) -> int:
+    return read_count("threads", value, 1, f"; this machine has {os.cpu_count()}")
+
+
+_READERS: dict[str, Callable[[object, int], object]] = {
+    "max_points": _points,
+    "memory_limit": _memory,
+    "time_limit": lambda value, _: read_seconds(value),
+    "optimal_in": _class,
+    "threads": _threads,
+}

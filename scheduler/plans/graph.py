@@ -1,0 +1,144 @@
+"""Plans of graphs: in which order operations run, repeats included.
+
+A value is let go right after its last use, so that no step drops anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scheduler.common.errors import InvalidPlan
+from scheduler.common.text import counted
+from scheduler.costs.readers import Costs, as_any_costs
+from scheduler.plans.file.steps import actions_to_json, parse_actions, parse_nodes
+from scheduler.plans.kind import FoldedRow, PlanLike
+from scheduler.plans.text import more_rows
+from scheduler.report.tables import aligned
+from solvers.graph.problem import ComputeGraph, LayerGraph
+from solvers.graph.schedule import Actions, GraphSchedule, Nodes
+from solvers.replay import Moment
+from solvers.solution import PlanClass
+
+__all__ = ["COMPUTE_GRAPH", "LAYER_GRAPH", "recomputed_lines"]
+
+MOST_ROWS = 20
+"""Rows shown of what is recomputed; what follows is counted."""
+
+
+class _GraphKind:
+    """What the two kinds of graphs share; see `scheduler.plans.kind.Kind`."""
+
+    noun: str
+    verb: str
+    classes: tuple[PlanClass, ...] = (PlanClass.FORWARD, PlanClass.STAGED, PlanClass.ANY)
+    absent = "the plan of a graph has no {}, which are for chains; read its steps"
+
+    def costs(self, given: object) -> Costs:
+        return as_any_costs(given)
+
+    def check(self, schedule: GraphSchedule, layers: Sequence[str]) -> None:
+        if not schedule.steps:
+            raise InvalidPlan("the plan of a graph needs at least one step")
+
+    def remarks(self, plan: PlanLike) -> str:
+        return ""
+
+    def bound_words(self, plan: PlanLike) -> str:
+        named = f"no plan of class {plan.plan_class}"
+        if plan.plan_class == PlanClass.ANY.value or not plan.has_own_order:
+            return named
+        return f"{named} in this order of first runs"
+
+    def lines(self, plan: PlanLike) -> list[str]:
+        return recomputed_lines(plan, self.noun, self.verb)
+
+    def rows(self, plan: PlanLike) -> list[FoldedRow]:
+        counts = list(plan.forwards.values())
+        starts = [i for i in range(len(counts)) if not i or counts[i] != counts[i - 1]]
+        ends = [*(start - 1 for start in starts[1:]), len(counts) - 1]
+        return [
+            FoldedRow(0, start, end, self._times(counts[start]))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def held(self, plan: PlanLike, moments: Sequence[Moment], costs: Costs) -> None:
+        return None
+
+    def treatments(self, plan: PlanLike) -> list[str]:
+        return [self._times(count) for count in plan.forwards.values()]
+
+    def spans(self, schedule: GraphSchedule) -> list[tuple[int, int, int]]:
+        return []
+
+    def _times(self, count: int) -> str:
+        return f"{self.verb} once" if count == 1 else f"{self.verb} {count} times"
+
+
+class _ComputeGraph(_GraphKind):
+    """See `scheduler.plans.kind.Kind`."""
+
+    name = "compute graph"
+    noun = "node"
+    verb = "computed"
+    key = "schedule"
+
+    def problem(self, costs: Any) -> ComputeGraph:
+        return _problem(costs, "to_compute_graph")  # type: ignore[no-any-return]
+
+    def to_json(self, schedule: Nodes, names: Sequence[str]) -> list[Any]:
+        return [names[node] for node in schedule.steps]
+
+    def parse(self, values: object, names: Sequence[str]) -> Nodes:
+        return Nodes(parse_nodes(values, names))
+
+
+class _LayerGraph(_GraphKind):
+    """See `scheduler.plans.kind.Kind`."""
+
+    name = "layer graph"
+    noun = "layer"
+    verb = "run"
+    key = "actions"
+
+    def problem(self, costs: Any) -> LayerGraph:
+        return _problem(costs, "to_layer_graph")  # type: ignore[no-any-return]
+
+    def to_json(self, schedule: Actions, names: Sequence[str]) -> list[Any]:
+        return actions_to_json(schedule.steps, names)
+
+    def parse(self, values: object, names: Sequence[str]) -> Actions:
+        return Actions(parse_actions(values, names))
+
+
+COMPUTE_GRAPH = _ComputeGraph()
+LAYER_GRAPH = _LayerGraph()
+
+
+def _problem(costs: Any, name: str) -> Any:
+    make = getattr(costs, name, None)
+    if make is None:
+        raise InvalidPlan("the plan and its costs are of different kinds of graphs")
+    return make()
+
+
+def recomputed_lines(plan: PlanLike, noun: str, verb: str, most: int = MOST_ROWS) -> list[str]:
+    """What runs more than once and how often, neighbours in one row, at most `most` rows."""
+    counts = list(plan.forwards.values())
+    again = [i for i, count in enumerate(counts) if count > 1]
+    if not again:
+        return ["Nothing is recomputed."]
+    head = (
+        f"{len(again)} of {counted(len(counts), noun)} {verb} more than once, "
+        f"{counted(sum(counts[i] - 1 for i in again), 'extra run')} in all:"
+    )
+    starts = [i for i in again if not i or counts[i] != counts[i - 1]]
+    rows = []
+    for start in starts[:most]:
+        end = start
+        while end + 1 < len(counts) and counts[end + 1] == counts[start]:
+            end += 1
+        first, last = plan.layers[start], plan.layers[end]
+        rows.append((first if start == end else f"{first}–{last}", f"{counts[start]} times"))
+    lines = [*aligned(rows, left=2), *more_rows(len(starts) - most)]
+    return [head, *(f"  {line}" for line in lines)]

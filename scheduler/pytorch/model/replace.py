@@ -1,0 +1,115 @@
+"""The forward of a module: replaced for a while, or by a plan until its handle puts it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MethodType, TracebackType
+from typing import Any, TypeVar
+
+from torch import nn
+
+from scheduler.common.errors import UnsupportedModel
+
+AnyHandle = TypeVar("AnyHandle", bound="RemovableHandle")
+
+
+class Replaced:
+    """What a plan puts in the place of a module's forward; `original` is what it replaced.
+
+    It is copied and pickled with the module.
+
+    Attributes
+    ----------
+    module
+        Whose forward it is.
+    """
+
+    original: Callable[..., Any]
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        # Where the forward is not the class's (compiled, say) it lies in the module itself.
+        self._own = module.__dict__.get("forward")
+        self.original = module.forward
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A bound method is copied and pickled by its name, which leads back here.
+        return {key: value for key, value in self.__dict__.items() if key != "original"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.original = self._own or MethodType(type(self.module).forward, self.module)
+
+    def put(self) -> None:
+        """Take the place of the module's forward."""
+        self.module.forward = self
+
+    @property
+    def is_put(self) -> bool:
+        """Whether it is still the module's forward."""
+        return self.module.__dict__.get("forward") is self
+
+    def take_away(self) -> None:
+        """Put the module's own forward back."""
+        if self.is_put:
+            _put_back(self.module, self._own)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run in the place of the forward."""
+        raise NotImplementedError
+
+
+@dataclass
+class RemovableHandle:
+    """What a plan has replaced in a model; a ``with`` block removes it at its end."""
+
+    _placed: list[Any] = field(repr=False)  # of `Replaced`
+    _configs: list[Any] = field(repr=False)  # whose generation cache was switched off
+
+    def remove(self) -> None:
+        """Put every forward, and the cache setting, back; harmless when done twice."""
+        for forward in self._placed:
+            forward.take_away()
+        self._placed.clear()
+        for config in self._configs:
+            config.use_cache = True
+        self._configs.clear()
+
+    def __enter__(self: AnyHandle) -> AnyHandle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+@contextmanager
+def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside, `forward` is the forward of a module."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        _put_back(module, own)
+
+
+def _put_back(module: nn.Module, own: Callable[..., Any] | None) -> None:
+    if own is None:
+        del module.forward
+    else:
+        module.forward = own
+
+
+def check_unplanned(module: nn.Module, said: str) -> None:
+    """Raise `UnsupportedModel` where a plan is applied to a module, `said` in the message."""
+    if isinstance(module.__dict__.get("forward"), Replaced):
+        raise UnsupportedModel(
+            f"a plan is already applied to {said}; call remove() on its handle first"
+        )

@@ -1,0 +1,130 @@
+"""A training step of a model: how it is called, differentiated, and leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.model.fake import faked
+from scheduler.pytorch.observe.dispatch import tensors_of
+
+
+@contextmanager
+def prepared(
+    model: nn.Module, inputs: Any, *, fake: bool = False
+) -> Iterator[tuple[nn.Module, Any]]:
+    """Inside, steps can be run that leave the model as it was; gives what to run.
+
+    `fake`: stand-ins without memory. Gradients are on and the generation cache is off.
+    """
+    with ExitStack() as stack:
+        if fake:
+            model, inputs = stack.enter_context(faked(model, inputs))
+        stack.enter_context(untouched(model, inputs))
+        # Whoever calls may be under `torch.no_grad`.
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(without_cache(model))
+        yield model, inputs
+
+
+def device_of(model: nn.Module, inputs: Any) -> torch.device:
+    """Device of the model, or of its inputs if it has no parameters."""
+    tensors = [*model.parameters(), *tensors_of(inputs)]
+    return next((t.device for t in tensors), torch.device("cpu"))
+
+
+@contextmanager
+def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Put back gradients, buffers and the random state."""
+    gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
+    # Left to itself it would save the state of every GPU of the machine.
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                # In place: the model must have the very tensors that it had.
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            for tensor, gradient in gradients:
+                tensor.grad = gradient
+
+
+@contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """A generation cache keeps every layer's keys and values, and is no use in training."""
+    changed = switch_off_cache(model)
+    try:
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+def switch_off_cache(model: nn.Module) -> list[Any]:
+    """Set ``use_cache = False`` in every configuration that has it on; those changed."""
+    changed: list[Any] = []
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            assert config is not None
+            config.use_cache = False
+            changed.append(config)
+    return changed
+
+
+def clear_gradients(model: nn.Module, inputs: Any) -> None:
+    """Set the gradients of the parameters, and of inputs that have one, to None."""
+    for tensor in gradient_holders(model, inputs):
+        tensor.grad = None
+
+
+def gradient_holders(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
+    """Parameters, and inputs that require a gradient."""
+    given = [t for t in tensors_of(inputs) if t.is_leaf and t.requires_grad]
+    return [*model.parameters(), *given]
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """What a model returns for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+    args, kwargs = arguments_of(inputs)
+    return model(*args, **kwargs)
+
+
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the keyword arguments that a model's inputs stand for."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    if hasattr(inputs, "keys"):  # a dict, or a tokenizer's batch
+        return (), dict(inputs)
+    raise UnsupportedModel(
+        "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
+        f"got {type(inputs).__name__}"
+    )
+
+
+def loss_of(output: Any, loss_fn: Callable[[Any], Any] | None) -> torch.Tensor:
+    """The scalar to differentiate: ``loss_fn(output)``, or the output's own ``loss``."""
+    if loss_fn is not None:
+        loss = loss_fn(output)
+    elif isinstance(output, dict) and "loss" in output:
+        loss = output["loss"]
+    else:
+        loss = getattr(output, "loss", None)
+    if not isinstance(loss, torch.Tensor):
+        raise UnsupportedModel(
+            "no loss: give loss_fn=..., or inputs (such as labels) for which the model's output "
+            "has a .loss"
+        )
+    if loss.numel() != 1:
+        raise UnsupportedModel(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
+    return loss

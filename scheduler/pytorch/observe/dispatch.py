@@ -1,0 +1,53 @@
+"""Operations as torch's dispatcher runs them: seen one by one, and what each says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class OperationMode(TorchDispatchMode):
+    """A dispatch mode that is handed each operation with all of its arguments."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return self._operation(func, args, kwargs or {})
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operation, which a subclass looks at; its result."""
+        raise NotImplementedError
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def is_random(operation: Any) -> bool:
+    """Whether an operation draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
+
+
+def is_mutable(operation: Any, *, unknown: bool = False) -> bool:
+    """Whether an operation writes to its arguments; `unknown` for one that does not say."""
+    schema = getattr(operation, "_schema", None)
+    return unknown if schema is None else bool(schema.is_mutable)
+
+
+def written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to: tensors, or lists of them."""
+    if not is_mutable(operation):
+        return []
+    return [
+        args[i] if i < len(args) else kwargs.get(argument.name)
+        for i, argument in enumerate(operation._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]

@@ -1,0 +1,71 @@
+"""What a layer was seen to need while it ran by itself, and that as the cost model says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scheduler.costs.layer import LayerCost
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes seen while a layer ran by itself; times in ms.
+
+    `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
+    recomputation, beside the gradient that its backward is given: that begins when the backward
+    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    """
+
+    input_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+    forward_peak: int
+    drop_peak: int | None
+    backward_peak: int
+    gradient_bytes: int
+    forward_time: float = 0.0
+    recompute_time: float = 0.0
+    backward_time: float = 0.0
+    repeatable: bool = True
+    again_peak: int = 0
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes by which the backward's peak is above every forward's, with the same layers below.
+
+        A plan holds for the layers below at least as much during the backward as during the first
+        forward, so this much more may be live in the first forward without setting the peak.
+        """
+        forward = max(self.forward_peak, self.drop_peak or 0)
+        return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
+
+    def with_more_in_forward(self, size: int) -> Peaks:
+        """The same with `size` bytes more live in every forward, and then let go."""
+        drop = None if self.drop_peak is None else self.drop_peak + size
+        return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
+
+    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
+        """The peaks as the cost model says them, as transients above what it counts."""
+        x, w = self.output_bytes, self.saved_bytes
+        held = w + x * (2 if self.output_saved else 1)
+        made = self.input_bytes + self.gradient_bytes
+        above = self.backward_peak - held - made
+        transient, overlap = max(above, 0), max(-above, 0)
+        return LayerCost(
+            name,
+            forward_time=self.forward_time,
+            backward_time=self.backward_time,
+            recompute_time=min(self.recompute_time, self.forward_time),
+            output_bytes=x,
+            saved_bytes=w,
+            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
+            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
+            backward_transient_bytes=transient,
+            backward_overlap_bytes=min(overlap, held, made),
+            gradient_bytes=self.gradient_bytes,
+            input_saved=self.input_saved,
+            output_saved=self.output_saved,
+            recomputable=recomputable and self.repeatable,
+        )

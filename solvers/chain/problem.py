@@ -1,0 +1,299 @@
+"""Chains: their costs, and the one definition of a chain plan's peak and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field as made
+from typing import ClassVar
+
+from solvers.problem import (
+    LIMIT,
+    MAY_BE_NONE,
+    OF_OPTION,
+    QUANTITIES,
+    InvalidProblem,
+    Layer,
+    Option,
+    Way,
+    check_quantity,
+    most_overlap,
+    where,
+)
+from solvers.replay import Moment, Replay, Role
+from solvers.schedule import (
+    Action,
+    Backward,
+    Drop,
+    Forward,
+    Hold,
+    IllegalPlan,
+    Items,
+    keep_all,
+)
+
+__all__ = ["Chain", "replay_actions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Layers in order, each reading the output of the one before.
+
+    Attributes
+    ----------
+    layers
+        At least one.
+    input_bytes
+        Size of the chain's input, which its user holds throughout.
+
+    Raises
+    ------
+    InvalidProblem
+        A cost is negative or not an integer, sums would overflow, or a field contradicts another.
+    """
+
+    layers: tuple[Layer, ...]
+    input_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InvalidProblem("a chain needs at least one layer")
+        check_quantity("the chain", "input_bytes", self.input_bytes)
+        for i, layer in enumerate(self.layers):
+            for field in QUANTITIES:
+                check_quantity(f"layer {layer.name!r}", field, getattr(layer, field))
+            for option in layer.options:
+                self._check_option(layer, option)
+            if len({option.name for option in layer.options}) < len(layer.options):
+                raise InvalidProblem(f"layer {layer.name!r}: two options share a name")
+            for way in layer.ways:
+                self._check_overlap(i, way)
+        self._check_sums()
+
+    def _check_option(self, layer: Layer, option: Option) -> None:
+        place = where(layer, option.name)
+        for field in OF_OPTION:
+            value = getattr(option, field)
+            if value is not None or field not in MAY_BE_NONE:
+                check_quantity(place, field, value)
+        if option.saved_bytes > layer.saved_bytes:
+            raise InvalidProblem(
+                f"{place}: saved_bytes {option.saved_bytes} is more than the layer's own "
+                f"{layer.saved_bytes}; an option saves less"
+            )
+
+    def _check_overlap(self, i: int, way: Way) -> None:
+        # The backward's peak is at least what is live before it and what is live after it.
+        layer = self.layers[i]
+        most = most_overlap(layer, way, self.input_of(i))
+        if way.backward_overlap_bytes > most:
+            raise InvalidProblem(
+                f"{where(layer, way.option)}: backward_overlap_bytes "
+                f"{way.backward_overlap_bytes} is more than the {most} bytes that can overlap in "
+                "its backward"
+            )
+
+    def _check_sums(self) -> None:
+        n = len(self.layers)
+        # A nested plan runs a layer's forward at most once per depth, and depth is at most n.
+        time = sum(
+            (n + 1) * max(la.forward_time, la.recompute_time)
+            + la.backward_time
+            + max(way.recompute_time for way in la.ways)
+            for la in self.layers
+        )
+        size = self.input_bytes + sum(
+            4 * la.output_bytes
+            + la.saved_bytes
+            + max(way.forward_transient_bytes for way in la.ways)
+            + la.drop_transient_bytes
+            + max(way.backward_transient_bytes for way in la.ways)
+            + la.gradient_bytes
+            for la in self.layers
+        )
+        for what, total in (("times", time), ("sizes", size)):
+            if total >= LIMIT:
+                raise InvalidProblem(
+                    f"the {what} add up to {total}, beyond 2**62; use a larger unit"
+                )
+
+    what: ClassVar[str] = "chains"
+    """What a message calls such problems."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    def least_time(self) -> int:
+        """Time of the plan that recomputes nothing: no plan of any kind takes less.
+
+        Every layer runs once as a plain forward before anything ends a recomputed body, and once
+        backward.
+        """
+        return sum(layer.forward_time + layer.backward_time for layer in self.layers)
+
+    def keep_all(self) -> Items:
+        """The plan that recomputes nothing."""
+        return Items(keep_all(len(self)))
+
+    def replay(self, schedule: Items) -> Replay:
+        """Execute a plan, tensor by tensor.
+
+        Raises
+        ------
+        IllegalPlan
+            The items do not cover the chain, name an unknown option, recompute a layer that cannot
+            be recomputed, or an action lacks what it needs.
+        """
+        return replay_actions(self, schedule.actions(len(self)))
+
+    def input_of(self, i: int) -> int:
+        """Bytes of the activation that layer `i` reads."""
+        return self.layers[i - 1].output_bytes if i else self.input_bytes
+
+
+def replay_actions(chain: Chain, stream: Iterable[Action]) -> Replay:
+    """Execute a stream of actions on `chain`; see `Chain.replay`."""
+    machine = _Machine(chain)
+    moments = [machine.run(action) for action in stream]
+    machine.check_end()
+    return Replay.of(moments)
+
+
+@dataclass(slots=True)
+class _Machine:
+    """The tensors that are live, and who holds them."""
+
+    chain: Chain
+    live: int = 0
+    holds: dict[int, int] = made(default_factory=dict)  # activation -> number of holders
+    saved: dict[int, Way] = made(default_factory=dict)  # layer -> how it was kept
+    gradient: int = 0  # index of the activation whose gradient is live
+    forwarded: set[int] = made(default_factory=set)
+
+    def __post_init__(self) -> None:
+        last = len(self.chain) - 1
+        self.gradient = last
+        self.holds[-1] = 1  # the user's
+        self.live = self.chain.input_bytes + self.chain.layers[last].output_bytes
+
+    def run(self, action: Action) -> Moment:
+        """Execute one action."""
+        if action.layer >= len(self.chain):
+            raise IllegalPlan(f"{action} is beyond the chain's {len(self.chain)} layers")
+        if isinstance(action, Forward):
+            return self._forward(action)
+        if isinstance(action, Backward):
+            return self._backward(action)
+        if isinstance(action, Hold):
+            self._hold(action.layer)
+        elif isinstance(action, Drop):
+            self._let_go(action.layer, action)
+        else:
+            raise IllegalPlan(f"{action} is no action of a chain")
+        return Moment(action, "", 0, self.live, self.live)
+
+    def check_end(self) -> None:
+        left = [self._name(i) for i, count in self.holds.items() if count > (i == -1)]
+        if self.saved or left:
+            left += [f"the saved set of {self.chain.layers[i].name!r}" for i in self.saved]
+            raise IllegalPlan(f"the plan ends with {left[0]} still held")
+        if self.gradient != -1:
+            raise IllegalPlan(f"the plan ends before the backward of {self._name(self.gradient)}")
+
+    def _forward(self, action: Forward) -> Moment:
+        i, layer = action.layer, self.chain.layers[action.layer]
+        if not self.holds.get(i - 1):
+            raise IllegalPlan(f"the forward of {layer.name!r} runs while its input is not live")
+        if self.gradient < i:
+            raise IllegalPlan(f"the forward of {layer.name!r} runs after its backward")
+        if i in self.forwarded and not layer.recomputable:
+            raise IllegalPlan(f"the plan recomputes {layer.name!r}, which must be kept")
+        role: Role = "again" if i in self.forwarded else "first"
+        self.forwarded.add(i)
+        ticks = layer.recompute_time if action.ends_body else layer.forward_time
+        if not action.keep:
+            during = self.live + layer.output_bytes + layer.drop_transient_bytes
+            self._make(i)
+            return Moment(action, role, ticks, during, self.live)
+        if i in self.saved:
+            raise IllegalPlan(f"the forward of {layer.name!r} keeps what is already kept")
+        way = self._way(i, action.option)
+        during = self.live + layer.output_bytes + way.saved_bytes + way.forward_transient_bytes
+        self._make(i)
+        self.saved[i] = way
+        self.live += way.saved_bytes
+        if way.input_saved:
+            self._hold(i - 1)
+        if way.output_saved:
+            self._hold(i)
+        return Moment(action, role, ticks, during, self.live)
+
+    def _backward(self, action: Backward) -> Moment:
+        i, layer = action.layer, self.chain.layers[action.layer]
+        if i not in self.saved:
+            raise IllegalPlan(
+                f"the backward of {layer.name!r} runs while its saved set is not live"
+            )
+        if self.gradient != i:
+            raise IllegalPlan(f"the backward of {layer.name!r} runs out of order")
+        way = self.saved.pop(i)
+        input_bytes = self.chain.input_of(i)
+        # What an option left out is live again here, with an output of its own if it holds one.
+        again = layer.saved_bytes - way.saved_bytes
+        if layer.output_saved and not way.output_saved:
+            again += layer.output_bytes
+        during = (
+            self.live
+            + again
+            + input_bytes
+            + layer.gradient_bytes
+            + way.backward_transient_bytes
+            - way.backward_overlap_bytes
+        )
+        self.gradient = i - 1
+        self.live += input_bytes + layer.gradient_bytes - way.saved_bytes - layer.output_bytes
+        if way.input_saved:
+            self._let_go(i - 1, action)
+        if way.output_saved:
+            self._let_go(i, action)
+        again_ticks = way.recompute_time
+        ticks = layer.backward_time + again_ticks
+        return Moment(action, "back", ticks, during, self.live, again_ticks)
+
+    def _way(self, i: int, option: str | None) -> Way:
+        layer = self.chain.layers[i]
+        try:
+            return layer.way(option)
+        except KeyError:
+            known = ", ".join(repr(o.name) for o in layer.options) or "none"
+            raise IllegalPlan(
+                f"layer {layer.name!r} has no option {option!r} (it has: {known})"
+            ) from None
+
+    def _make(self, i: int) -> None:
+        if self.holds.get(i):
+            raise IllegalPlan(f"the forward of {self._name(i)} runs while its output is live")
+        self.holds[i] = 1  # the sweep's
+        self.live += self.chain.layers[i].output_bytes
+
+    def _hold(self, i: int) -> None:
+        if not self.holds.get(i):
+            raise IllegalPlan(f"a hold on {self._name(i)}, which is not live")
+        self.holds[i] += 1
+
+    def _let_go(self, i: int, action: Action) -> None:
+        if self.holds.get(i, 0) <= (i == -1):
+            raise IllegalPlan(f"{type(action).__name__} lets go of {self._name(i)}, not held")
+        self.holds[i] -= 1
+        if not self.holds[i]:
+            del self.holds[i]
+            self.live -= self.chain.input_of(i + 1)
+
+    def _name(self, i: int) -> str:
+        return "the input" if i < 0 else f"the output of {self.chain.layers[i].name!r}"

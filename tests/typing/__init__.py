@@ -1,0 +1,1 @@
+"""The public interface as a type checker sees it."""
