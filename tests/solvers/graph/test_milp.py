@@ -18,7 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint
 from scipy.optimize import milp as scipy_milp
 from scipy.sparse import csr_array
 
-from solvers.graph import milp, search
+from solvers.graph import milp
 from solvers.graph.methods import solve as solve_graph
 from solvers.graph.milp import Answer, Program, Rows, solve
 from solvers.solution import PlanClass, Status
@@ -38,7 +38,7 @@ def programs(
         return solve(program, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(search, "solve_program", noted)
+        patch.setattr(milp, "solve", noted)
         solve_graph(load(name), budget, method="staged", optimal_in=within)
     return calls
 
@@ -70,7 +70,7 @@ def test_scipy_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         used.append(program.mixed)
         return by_scipy(program)
 
-    monkeypatch.setattr(search, "solve_program", instead)
+    monkeypatch.setattr(milp, "solve", instead)
     with_scipy = checked(graph, budget, solve_graph(graph, budget))
     assert {True, False} == set(used)
     assert with_scipy.time == with_highspy.time
