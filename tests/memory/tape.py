@@ -79,7 +79,7 @@ def embedding_activations(
             tape.keep(Tensor("position ids", at.sequence, 8))
     made = Tensor("embedding", at.tokens * shape.width, at.stream)
     if shape.dropout:
-        tape.keep(made.named("dropout mask", at.mask_size(made.size)))
+        tape.keep(made.named("embedding dropout mask", at.mask_size(made.size)))
     if not shape.positions:
         table = Tensor("cosines", at.sequence * shape.turned_width, at.stream)
         tape.keep(table, table.named("sines"))
