@@ -11,6 +11,7 @@ import pytest
 from scheduler import CostGraph, solve
 from scheduler.cli.main import main
 from scheduler.export import TARGETS, export
+from tests.cli import test_cli as cli
 from tests.export.export_cases import sequential_plan
 
 GPT2 = CostGraph.example("gpt2-small")
@@ -26,12 +27,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 def refused(capsys: Capture, *arguments: str, status: int = 2) -> str:
-    assert main(["export", *arguments]) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("checkpoint-scheduler: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("checkpoint-scheduler: error: ").strip()
+    return cli.refused(capsys, "export", *arguments, status=status)
 
 
 @pytest.mark.parametrize("target", TARGETS)

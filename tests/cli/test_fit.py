@@ -11,30 +11,13 @@ import pytest
 
 from scheduler import CostGraph, Plan, SchedulerError, solve
 from scheduler.cli.fit import parse_lora
-from scheduler.cli.main import main
 from scheduler.memory import Lora, costs_from_shape, fit, training_state
+from tests.cli.test_cli import refused, run
+from tests.memory.memory_cases import TINY_LLAMA
 
 Capture = pytest.CaptureFixture[str]
 LLAMA = ("--model", "llama-3-8b", "--sequence", "8192")
 SHARDED = (*LLAMA, "--zero", "3", "--gpus", "8")
-
-
-def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, standard output, standard error."""
-    try:
-        status = main(arguments)
-    except SystemExit as stop:
-        status = int(stop.code or 0)
-    return (status, *capsys.readouterr())
-
-
-def refused(capsys: Capture, *arguments: str, status: int = 2) -> str:
-    """The one sentence of a command that fails, which prints no data."""
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (status, "")
-    assert err.startswith("checkpoint-scheduler: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("checkpoint-scheduler: error: ").strip()
 
 
 # --- fit ----------------------------------------------------------------------------------------
@@ -193,19 +176,7 @@ def test_other_parallelism_is_told(capsys: Capture, command: str, kind: str) -> 
 
 
 def test_notes_of_a_config(capsys: Capture, tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 4,
-        "vocab_size": 100,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "attention_dropout": 0.0,
-        "max_position_embeddings": 4000,
-    }
+    config = TINY_LLAMA | {"max_position_embeddings": 4000}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     status, out, _ = run(capsys, "fit", "--model", str(path), "--json")

@@ -74,6 +74,8 @@ def test_report_of_a_graph(capsys: Capture, tmp_path: Path) -> None:
     assert "proven lower bound" in out
     message = refused(capsys, "report", str(path), "--costs", str(graph), "--max-points", "20")
     assert "max_points limits the sets of the solver of chains" in message
+    for option, words in (("--points", "points must be"), ("--time-limit", "positive number of s")):
+        assert words in refused(capsys, "report", str(path), "--costs", str(graph), option, "0")
 
 
 def test_one_picture(capsys: Capture, plan: str) -> None:

@@ -285,8 +285,8 @@ def test_a_sweep_is_what_the_frontier_says() -> None:
     whole = frontier(costs)
     size = read_budget(None, whole.keep_all_peak_bytes * 6 // 10, 0)
     sweep = ChainSweep(costs.to_chain(), at_once, 60)
-    comparison = compare_chain(costs, size, optima=sweep.optima)
-    assert comparison == compare_chain(costs, size)
+    comparison = compare_chain(costs, costs.to_chain(), size, optima=sweep.optima)
+    assert comparison == compare_chain(costs, costs.to_chain(), size)
     swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert set(swept.points) <= set(whole.points)
     assert len(swept) >= 7
@@ -301,9 +301,9 @@ def test_a_sweep_is_what_the_frontier_says() -> None:
 def test_a_sweep_ends_when_its_time_is_over() -> None:
     costs = uneven(40)
     size = read_budget(None, frontier(costs).keep_all_peak_bytes * 6 // 10, 0)
-    everything = compare_chain(costs, size)
+    everything = compare_chain(costs, costs.to_chain(), size)
     sweep = ChainSweep(costs.to_chain(), in_turns(4), 60)
-    comparison = compare_chain(costs, size, optima=sweep.optima)
+    comparison = compare_chain(costs, costs.to_chain(), size, optima=sweep.optima)
     swept = Frontier(costs, costs.to_chain(), sweep.trades())
     assert len(sweep.solved) == 4
     assert sweep.missing > 3
@@ -319,10 +319,15 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     root = parsed(swept.picture(plan, comparison))
     assert "optimal plans of a sweep" in root.findtext("{http://www.w3.org/2000/svg}desc", "")
     assert of_class(root, "plan")
-    text = plan_report(plan, costs, (swept, plan, comparison), Files("p", "--costs c", "r"))
+    text = plan_report(plan, costs, (swept, comparison), Files("p", "--costs c", "r"))
     assert f"{sweep.missing} smaller budgets were left out for lack of time" in text
     with pytest.raises(TimeoutError):
-        compare_chain(costs, size, optima=ChainSweep(costs.to_chain(), in_turns(0), 60).optima)
+        compare_chain(
+            costs,
+            costs.to_chain(),
+            size,
+            optima=ChainSweep(costs.to_chain(), in_turns(0), 60).optima,
+        )
 
 
 def test_a_plan_that_is_proven_is_not_solved_again() -> None:
@@ -331,7 +336,9 @@ def test_a_plan_that_is_proven_is_not_solved_again() -> None:
     plan = solve(costs, budget=size.asked)
     sweep = ChainSweep(costs.to_chain(), in_turns(0), 60)
     sweep.know_plan(plan, size.available)
-    assert compare_chain(costs, size, optima=sweep.optima).optimal.time == plan.time
+    assert (
+        compare_chain(costs, costs.to_chain(), size, optima=sweep.optima).optimal.time == plan.time
+    )
     other = ChainSweep(costs.to_chain(), in_turns(0), 60)
     other.know_plan(solve(costs, budget=size.asked, max_points=16), size.available)
     assert not other.solved

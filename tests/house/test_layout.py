@@ -14,10 +14,8 @@ import scheduler
 ROOT = Path(__file__).parents[2]
 SOLVERS = sorted((ROOT / "solvers").rglob("*.py"))
 SCHEDULER = sorted((ROOT / "scheduler").rglob("*.py"))
-HEAVY = {"numpy", "scipy", "ortools", "numba", "networkx", "torch", "transformers", "pandas"} | {
-    "jinja2",
-    "matplotlib",
-}
+HEAVY = {"numpy", "scipy", "ortools", "highspy", "numba", "networkx", "torch", "transformers"}
+HEAVY |= {"pandas", "jinja2", "matplotlib"}
 
 
 def imported(path: Path) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pytorch.profiling.option_rows import option_rows, profiled
-from tests.solvers.chain.suite import SUITE
+from tests.pytorch.suite import SUITE
 
 QUICK = ["gpt2", "llama", "bert", "vit", "resnet50", "qwen3_moe"]
 

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from scheduler import CostGraph
 from scheduler.memory.activations import (
     Activations,
     block_activations,
@@ -29,6 +31,26 @@ LETTERS: dict[str, tuple[str, ...] | str] = {
     "qkvo": ("q", "k", "v", "o"),
     "all7": "all",
 }
+
+
+TINY_LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "vocab_size": 100,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+}
+
+
+def keep_all_peak(costs: CostGraph) -> int:
+    """Peak of the step that keeps everything."""
+    chain = costs.to_chain()
+    return chain.replay(chain.keep_all()).peak_bytes
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _LLAMA: dict[str, Any] = {
     "num_key_value_heads": 2,
     "vocab_size": 320,
 }
-_GPT2: dict[str, Any] = {
+GPT2_SIZES: dict[str, Any] = {
     "n_embd": 64,
     "n_head": 4,
     "n_layer": 8,
@@ -67,12 +67,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama-long": ("bf16", _LLAMA, {"sequence": 256}),
     "llama-eager": ("bf16", _LLAMA, {"attention": "eager"}),
     "llama-padding": ("bf16", _LLAMA, {"padding_mask": True}),
-    "gpt2-bf16": ("bf16", _GPT2, {}),
-    "gpt2-fp32": ("fp32", _GPT2, {}),
-    "gpt2-dropout": ("fp32", _GPT2 | {"resid_pdrop": 0.1, "embd_pdrop": 0.1}, {}),
-    "gpt2-gelu": ("bf16", _GPT2 | {"activation_function": "gelu"}, {}),
-    "gpt2-eager": ("fp32", _GPT2, {"attention": "eager"}),
-    "gpt2-untied": ("bf16", _GPT2 | {"tie_word_embeddings": False}, {}),
+    "gpt2-bf16": ("bf16", GPT2_SIZES, {}),
+    "gpt2-fp32": ("fp32", GPT2_SIZES, {}),
+    "gpt2-dropout": ("fp32", GPT2_SIZES | {"resid_pdrop": 0.1, "embd_pdrop": 0.1}, {}),
+    "gpt2-gelu": ("bf16", GPT2_SIZES | {"activation_function": "gelu"}, {}),
+    "gpt2-eager": ("fp32", GPT2_SIZES, {"attention": "eager"}),
+    "gpt2-untied": ("bf16", GPT2_SIZES | {"tie_word_embeddings": False}, {}),
 }
 
 
@@ -161,7 +161,7 @@ def test_peaks_of_plans(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("sizes", [_LLAMA, _GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("sizes", [_LLAMA, GPT2_SIZES], ids=["llama", "gpt2"])
 def test_one_sequence_keeps_the_padded_labels(sizes: dict[str, Any], precision: str) -> None:
     config = GPT2Config(**sizes) if "n_embd" in sizes else LlamaConfig(**sizes)
     ours = costs_from_shape(config.to_dict(), 1, SEQUENCE, precision=precision, device="cpu")
@@ -207,11 +207,11 @@ FROZEN: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "llama-eager": ("fp32", _LLAMA, {"attention": "eager"}),
-    "gpt2-bf16": ("bf16", _GPT2, {}),
-    "gpt2-one": ("fp32", _GPT2, {"batch": 1}),
-    "gpt2-dropout": ("bf16", _GPT2 | {"resid_pdrop": 0.1, "embd_pdrop": 0.1}, {}),
-    "gpt2-gelu": ("fp32", _GPT2 | {"activation_function": "gelu"}, {}),
-    "gpt2-eager": ("bf16", _GPT2, {"attention": "eager"}),
+    "gpt2-bf16": ("bf16", GPT2_SIZES, {}),
+    "gpt2-one": ("fp32", GPT2_SIZES, {"batch": 1}),
+    "gpt2-dropout": ("bf16", GPT2_SIZES | {"resid_pdrop": 0.1, "embd_pdrop": 0.1}, {}),
+    "gpt2-gelu": ("fp32", GPT2_SIZES | {"activation_function": "gelu"}, {}),
+    "gpt2-eager": ("bf16", GPT2_SIZES, {"attention": "eager"}),
 }
 
 

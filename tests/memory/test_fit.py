@@ -17,7 +17,7 @@ from scheduler.common.text import format_bytes
 from scheduler.memory import Fit, Lora, Recipe, Shape, fit, load_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.fit import default_margin
-from scheduler.memory.fitting.peaks import keep_all_peak, moments, smallest_peak
+from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.search import largest, trained_positions
 from scheduler.memory.fitting.sqrt import (
     best_ratio_k,
@@ -30,6 +30,7 @@ from scheduler.memory.gpus import GPUS, load_gpu
 from scheduler.memory.shape.shape import shape_names
 from scheduler.memory.state.sizes import OPTIMIZERS, PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
+from tests.memory.memory_cases import TINY_LLAMA, keep_all_peak
 
 ROOT = Path(__file__).parents[2]
 SMALL = Shape(
@@ -358,19 +359,7 @@ def test_learned_positions_are_the_end() -> None:
 
 
 def test_where_positions_are_read(tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 4,
-        "vocab_size": 100,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "attention_dropout": 0.0,
-        "max_position_embeddings": 512,
-    }
+    config = TINY_LLAMA | {"max_position_embeddings": 512}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     shape = load_shape(path)
@@ -406,6 +395,7 @@ def test_largest(most: int, guess: int) -> None:
 
         assert largest(fits, most, guess) == min(answer, most)
         assert len(calls) <= 42
+        assert guess < most or answer < most or len(calls) == 1
         assert all(1 <= n <= most for n in calls)
 
 

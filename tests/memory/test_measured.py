@@ -325,7 +325,7 @@ def test_mixture(
     assert measured(model, *sizes) == said(kept)
 
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "hidden_size": 64,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

@@ -14,7 +14,7 @@ from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.memory import fit
 from scheduler.memory.costs import costs_from_shape
-from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, smallest_peak
+from scheduler.memory.fitting.peaks import kept_bytes, smallest_peak
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
@@ -23,6 +23,7 @@ from scheduler.memory.simulate.options import look_inside
 from scheduler.memory.simulate.setting import setting
 from scheduler.pytorch import verify
 from scheduler.pytorch.observe.clock import Roofline
+from tests.memory.memory_cases import keep_all_peak
 from tests.memory.test_costs import SCALAR
 from tests.memory.test_measured import adapt
 from tests.memory.test_profiled import SEQUENCE, built, config_of

@@ -17,50 +17,17 @@ from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import profile
-from tests.memory.test_costs import PEAKS, PLAIN, SCALAR, Door, peak_errors
+from tests.memory import test_measured
+from tests.memory.test_costs import GPT2_SIZES, PEAKS, PLAIN, SCALAR, Door, peak_errors
 from tests.memory.test_measured import adapt
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 transformers: Any = import_module("transformers")
 
 SEQUENCE = 32
-SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 176,
-    "vocab_size": 320,
-    "num_hidden_layers": 4,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-GPT2: dict[str, Any] = {
-    "n_embd": 64,
-    "n_head": 4,
-    "n_layer": 4,
-    "n_positions": 128,
-    "vocab_size": 320,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
-EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "mistral": {},
-    "qwen2": {},
-    "qwen3": {"head_dim": 24},
-    "gemma": {"head_dim": 32},
-    "gemma2": {"head_dim": 32},
-    "phi3": {},
-    "gpt_neox": {"num_key_value_heads": 4},
-    "mixtral": {"num_local_experts": 8},
-    "qwen2_moe": EXPERTS | {"num_experts": 8, "shared_expert_intermediate_size": 48},
-    "qwen3_moe": EXPERTS | {"num_experts": 8, "head_dim": 16, "norm_topk_prob": True},
-}
+SIZES = test_measured.SMALL | {"intermediate_size": 176, "vocab_size": 320, "num_hidden_layers": 4}
+GPT2 = GPT2_SIZES | {"n_layer": 4}
+FAMILIES = test_measured.FAMILIES | {"mixtral": {"num_local_experts": 8}}
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 
 

@@ -310,6 +310,7 @@ def test_published(number: int) -> None:
         ({"lora_parameters": P + 1}, "lora_parameters must be at most the 1000000000 parameters"),
         ({"lora_parameters": -1}, "lora_parameters must be a whole number >= 0, got -1"),
         ({"lora_dtype": "bf16"}, "lora_dtype='bf16' needs adapters; give lora_parameters"),
+        ({"lora_parameters": P // 100, "lora_dtype": ""}, "lora_dtype must be"),
         ({"quantized_parameters": 5}, "quantized_parameters goes with base='nf4' or"),
         ({"base": "nf4", "quantized_parameters": 2 * P}, "quantized_parameters must be at most"),
         ({"adamw_parameters": 5}, "adamw_parameters=5 goes with 'muon' or 'adam-8bit', not 'adamw"),

@@ -1,7 +1,7 @@
 """Schedules on graphs, written a second time from DESIGN §4 and §7 alone.
 
-Nothing here may use `solvers.graph.replay`'s functions or a solver: agreement with them counts only
-because the two were written apart. Slow and plain on purpose.
+Nothing here may use the graphs' own `replay` or a solver: agreement with them counts only because
+the two were written apart. Slow and plain on purpose.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def report_of(plan: Plan, costs: CostGraph, **limits: float) -> str:
     budget = plan.budget_bytes or plan.peak_bytes
     comparison = compare(costs, budget=budget, reserved=plan.reserved_bytes, **limits)  # type: ignore[arg-type]
     whole = frontier(costs, **limits)  # type: ignore[arg-type]
-    return plan_report(plan, costs, (whole, plan, comparison), FILES)
+    return plan_report(plan, costs, (whole, comparison), FILES)
 
 
 REPORTS = {

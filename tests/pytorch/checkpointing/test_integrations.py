@@ -43,7 +43,7 @@ def test_two_processes() -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command, "-m", "tests.memory.spread"],
+        [sys.executable, *command, "-m", "tests.pytorch.checkpointing.spread"],
         capture_output=True,
         text=True,
         env=environment,

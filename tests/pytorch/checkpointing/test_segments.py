@@ -19,7 +19,7 @@ from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import assert_equal, case, gradients, mean_square, mlp, noise, plan_of
-from tests.solvers.chain.suite import SUITE
+from tests.pytorch.suite import SUITE
 
 X = noise(32, 16)
 

@@ -19,7 +19,7 @@ from solvers.graph.problem import LayerGraph
 from solvers.graph.schedule import Actions, LayerAction
 from solvers.replay import Replay
 from solvers.schedule import Backward, Forward
-from tests.pytorch.models import noise
+from tests.pytorch.models import assert_equal, noise
 
 TOKENS = 50
 
@@ -318,3 +318,15 @@ def run_plan(name: str, actions: list[LayerAction]) -> Ran:
     with apply_graph(actions, graph, model) as handle:
         left = step(model, case)
         return Ran(left, measured, handle.forwards, predicted)
+
+
+def check_plans(case: GraphCase) -> list[str]:
+    """Trace, and train under a few plans as without, to the last bit; the layers' names."""
+    model = case.model
+    graph = trace(model, case.inputs, case.leaves)
+    costs = profile_graph(model, case.inputs, case.loss_fn, case.leaves).to_layer_graph()
+    expected = step(copy.deepcopy(model), case)
+    for plan in (keep_all(costs), *(random_plan(costs, 0.6, seed) for seed in range(3))):
+        with apply_graph(plan, graph, copied := copy.deepcopy(model)):
+            assert_equal(step(copied, case), expected)
+    return list(graph.names)

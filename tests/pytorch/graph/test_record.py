@@ -12,7 +12,13 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch import apply_graph, profile_graph, trace
-from tests.pytorch.graph.graph_models import GraphCase, keep_all, mean_square, random_plan, step
+from tests.pytorch.graph.graph_models import (
+    GraphCase,
+    check_plans,
+    keep_all,
+    mean_square,
+    step,
+)
 from tests.pytorch.models import assert_equal, noise
 
 
@@ -40,14 +46,7 @@ def check(
 ) -> list[str]:
     """Trace, and train under a few plans as without, to the last bit; the layers' names."""
     model = Net(code, **blocks)
-    case = GraphCase(model, (noise(8, 16), *more), mean_square, True, leaves)
-    graph = trace(model, case.inputs, leaves)
-    costs = profile_graph(model, case.inputs, mean_square, leaves).to_layer_graph()
-    expected = step(copy.deepcopy(model), case)
-    for plan in (keep_all(costs), *(random_plan(costs, 0.6, seed) for seed in range(3))):
-        with apply_graph(plan, graph, copied := copy.deepcopy(model)):
-            assert_equal(step(copied, case), expected)
-    return list(graph.names)
+    return check_plans(GraphCase(model, (noise(8, 16), *more), mean_square, True, leaves))
 
 
 def refused(

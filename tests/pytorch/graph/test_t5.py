@@ -16,7 +16,7 @@ from scheduler import solve
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch import TracedGraph, apply_graph, measure, profile_graph, trace
 from tests.pytorch.models import Case, assert_equal, gradients
-from tests.solvers.chain.suite import LENGTH, ROWS, TOKENS, t5, tokens
+from tests.pytorch.suite import LENGTH, ROWS, TOKENS, t5, tokens
 
 LEAVES = {
     "t5": ["*coder.block.*", "*coder.final_layer_norm"],

@@ -17,12 +17,12 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch import apply_graph, profile_graph, trace
 from tests.pytorch.graph.graph_models import (
     GraphCase,
+    check_plans,
     graph_case,
     graph_costs,
     itself,
     keep_all,
     mean_square,
-    random_plan,
     step,
     traced,
 )
@@ -32,10 +32,10 @@ from tests.pytorch.models import assert_equal, noise
 class Net(nn.Module):
     """Three linear layers and whatever `code` does with them."""
 
-    def __init__(self, code: Callable[..., Any], width: int = 16) -> None:
+    def __init__(self, code: Callable[..., Any]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.a, self.b, self.c = (nn.Linear(width, width) for _ in range(3))
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
         self.drop = nn.Dropout(0.2)
         self.code = code
 
@@ -46,14 +46,7 @@ class Net(nn.Module):
 def check(code: Callable[..., Any], *more: Any, leaves: Any = None) -> list[str]:
     """Trace, and train under a few plans as without; the layers' names."""
     model = Net(code)
-    case = GraphCase(model, (noise(8, 16), *more), mean_square, True, leaves)
-    graph = trace(model, case.inputs, leaves)
-    costs = profile_graph(model, case.inputs, mean_square, leaves).to_layer_graph()
-    expected = step(copy.deepcopy(model), case)
-    for plan in (keep_all(costs), *(random_plan(costs, 0.6, seed) for seed in range(3))):
-        with apply_graph(plan, graph, copied := copy.deepcopy(model)):
-            assert_equal(step(copied, case), expected)
-    return list(graph.names)
+    return check_plans(GraphCase(model, (noise(8, 16), *more), mean_square, True, leaves))
 
 
 def test_layers_and_edges() -> None:

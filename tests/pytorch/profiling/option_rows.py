@@ -12,7 +12,7 @@ from scheduler.costs.options.policies import POLICIES
 from scheduler.plans.settings import option_settings, outcome_of
 from scheduler.pytorch import profile
 from tests.pytorch.models import Case, plan_of
-from tests.solvers.chain.suite import SUITE, budgets
+from tests.pytorch.suite import SUITE, budgets
 
 __all__ = ["Everywhere", "OptionRow", "Options", "everywhere", "option_rows", "profiled", "whole"]
 

@@ -15,7 +15,7 @@ from scheduler.pytorch import Roofline, profile
 from scheduler.pytorch.profiling.describe import describe
 from tests.pytorch import models
 from tests.pytorch.models import bytes_of, mean_square, mlp, noise
-from tests.solvers.chain.suite import t5
+from tests.pytorch.suite import t5
 
 X = noise(32, 16)
 

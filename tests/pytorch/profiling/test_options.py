@@ -33,7 +33,7 @@ from tests.pytorch.models import (
     run,
     smallest_budget,
 )
-from tests.solvers.chain.suite import SUITE, tokens
+from tests.pytorch.suite import SUITE, tokens
 
 BATCH = {"input_ids": tokens()[:, :32] % 60, "labels": tokens()[:, :32] % 60}
 CASES = {
@@ -307,6 +307,8 @@ def test_the_graph_of_a_block(tmp_path: Path) -> None:
     names = [node.name for node in graph.nodes]
     assert sum(name.startswith("aten.mm.default#") for name in names) == 7
     assert sum(name.startswith("backward aten.mm.default#") for name in names) == 14
+    # The gradient that a step hands a block is not added to another.
+    assert not any("aten.add_" in name for name in names)
     # silu reads what the gate's product made, through a view; so does its backward.
     gate, silu = names.index("aten.mm.default#4"), names.index("aten.silu.default#0")
     assert (gate, silu) in graph.edges

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.pytorch.suite import SUITE
 from tests.pytorch.verification.accuracy import accuracy
-from tests.solvers.chain.suite import SUITE
 
 
 @pytest.mark.parametrize("name", SUITE)

@@ -13,7 +13,7 @@ from scheduler import CostGraph, Plan, solve
 from scheduler.pytorch import apply, apply_graph, measure, profile, profile_graph, trace
 from scheduler.pytorch.model.find import find_blocks
 from tests.pytorch.models import Case, bytes_of, gradients
-from tests.solvers.chain.suite import SUITE, budgets
+from tests.pytorch.suite import SUITE, budgets
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from solvers.chain.problem import Chain
@@ -19,6 +20,15 @@ _SMALL = st.integers(0, 6)  # so that ties, and sums that tie, are frequent
 _LARGE = st.integers(0, 2 * 10**9)  # beyond int32
 _MIXED = st.one_of(_SMALL, _LARGE)
 _QUANTITIES = st.sampled_from((_SMALL, _SMALL, st.integers(1, 9), _LARGE, _MIXED))
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
 
 
 def replayed(graph: Problem[Any], schedule: GraphSchedule) -> Replay:

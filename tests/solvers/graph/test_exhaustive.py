@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.graph.exact.exhaustive import MOST_OPERATIONS, solve_any
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph, Node
-from solvers.graph.schedule import Actions, GraphSchedule, LayerAction, Nodes
+from solvers.graph.schedule import GraphSchedule, Nodes
 from solvers.problem import Layer
 from solvers.schedule import Action, Backward, Compute, Forward
 from solvers.solution import Infeasible, PlanClass, Solution, Status, Unsuitable
@@ -23,31 +21,14 @@ from tests.solvers.graph.graph_strategies import (
     compute_graphs,
     dense_layers,
     dense_nodes,
+    examples,
     layer_actions,
     layer_graphs,
+    replayed,
     schedules,
     training_graphs,
 )
-
-COUNTEREXAMPLES = json.loads(
-    (Path(__file__).parents[2] / "data" / "graphs" / "staged_counterexamples.json").read_text(
-        "utf-8"
-    )
-)
-
-
-def examples(count: int) -> settings:
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    )
-
-
-def compute_graph(record: dict[str, Any]) -> ComputeGraph:
-    nodes = tuple(Node(**node) for node in record["nodes"])
-    return ComputeGraph(nodes, tuple((u, v) for u, v in record["edges"]))
+from tests.solvers.graph.test_solve import COUNTEREXAMPLES, as_graph
 
 
 def peak_and_time(graph: Graph, steps: tuple[Any, ...]) -> tuple[int, int]:
@@ -96,12 +77,7 @@ def action_of(graph: Graph, operation: int) -> Action:
 
 def peak_in_order(graph: Graph) -> int:
     """Peak of every operation once, in the given order."""
-    n = len(graph)
-    if isinstance(graph, ComputeGraph):
-        return graph.replay(Nodes(tuple(range(n)))).peak_bytes
-    actions: list[LayerAction] = [Forward(i, True) for i in range(n)]
-    actions += [Backward(i) for i in reversed(range(n))]
-    return graph.replay(Actions(tuple(actions))).peak_bytes
+    return replayed(graph, graph.keep_all()).peak_bytes
 
 
 def budgets(graph: Graph) -> st.SearchStrategy[int]:
@@ -114,7 +90,7 @@ def budgets(graph: Graph) -> st.SearchStrategy[int]:
 
 @pytest.mark.parametrize("record", COUNTEREXAMPLES, ids=lambda record: str(record["name"]))
 def test_counterexamples(record: dict[str, Any]) -> None:
-    graph, budget = compute_graph(record), record["budget"]
+    graph, budget = as_graph(record), record["budget"]
     assert graph.least_time == record["base_cost"]
     assert time_of(graph, budget) == record["optimal_any_order"]
     assert best_any(graph, budget) == record["optimal_any_order"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.graph.problem import ComputeGraph, LayerGraph, Node
@@ -19,20 +19,12 @@ from tests.oracles.strategies import chains, plans
 from tests.solvers.graph.graph_strategies import (
     as_layer_graph,
     compute_graphs,
+    examples,
     layer_actions,
     layer_graphs,
     schedules,
     training_graphs,
 )
-
-
-def examples(count: int) -> settings:
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    )
 
 
 def during(result: Replay) -> list[int]:

@@ -15,7 +15,7 @@ from scheduler.pytorch import apply, measure, profile
 from scheduler.pytorch.model.find import find_blocks
 from tests.pytorch import models
 from tests.pytorch.models import Case, assert_equal, bytes_of, gradients, mean_square, mlp, noise
-from tests.solvers.chain.suite import budgets, t5
+from tests.pytorch.suite import budgets, t5
 
 X = noise(96, 16)
 

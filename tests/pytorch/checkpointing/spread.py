@@ -1,4 +1,4 @@
-"""Run by two processes (see `test_torch_integrations`): plans under DDP and FSDP2 over gloo.
+"""Run by two processes (see `test_integrations`): plans under DDP and FSDP2 over gloo.
 
 Prints a line for each check that passed in the first process; the second must pass them too.
 """
