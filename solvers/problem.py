@@ -170,6 +170,29 @@ class Layer:
         return tuple(ways)
 
 
+class Layered:
+    """A problem that is made of layers: a chain, a layer graph."""
+
+    layers: tuple[Layer, ...]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    def least_time(self) -> int:
+        """Time of the plan that recomputes nothing: no plan of any kind takes less.
+
+        Every layer runs once as a plain forward before anything ends a recomputed body, and once
+        backward.
+        """
+        return sum(layer.forward_time + layer.backward_time for layer in self.layers)
+
+
 QUANTITIES = tuple(field.name for field in fields(Layer) if field.type == "int")
 OF_OPTION = tuple(field.name for field in fields(Option) if field.type in ("int", "int | None"))
 MAY_BE_NONE = tuple(field.name for field in fields(Option) if field.type == "int | None")

@@ -13,6 +13,7 @@ from solvers.problem import (
     QUANTITIES,
     InvalidProblem,
     Layer,
+    Layered,
     Option,
     Way,
     check_quantity,
@@ -34,7 +35,7 @@ from solvers.schedule import (
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Layered):
     """Layers in order, each reading the output of the one before.
 
     Attributes
@@ -114,23 +115,6 @@ class Chain:
 
     what: ClassVar[str] = "chains"
     """What a message calls such problems."""
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the layers."""
-        return tuple(layer.name for layer in self.layers)
-
-    @property
-    def least_time(self) -> int:
-        """Time of the plan that recomputes nothing: no plan of any kind takes less.
-
-        Every layer runs once as a plain forward before anything ends a recomputed body, and once
-        backward.
-        """
-        return sum(layer.forward_time + layer.backward_time for layer in self.layers)
 
     def keep_all(self) -> Items:
         """The plan that recomputes nothing."""

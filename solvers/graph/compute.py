@@ -71,7 +71,7 @@ class ComputeGraph(Edged):
                 check_quantity(f"node {node.name!r}", field, getattr(node, field))
         self.check_edges()
         # A staged schedule computes a node at most once in each of its stages.
-        check_sum("the times", (len(self.nodes) + 1) * sum(node.time for node in self.nodes))
+        check_sum("the times", (len(self) + 1) * self.least_time)
         check_sum("the sizes", sum(node.bytes for node in self.nodes))
 
     what: ClassVar[str] = "compute graphs"

@@ -13,14 +13,14 @@ from typing import ClassVar
 from solvers.chain.problem import Chain
 from solvers.graph.edges import Edged, Edges, freed_after
 from solvers.graph.schedule import Actions, LayerAction
-from solvers.problem import InvalidProblem, Layer, check_quantity, check_sum
+from solvers.problem import InvalidProblem, Layer, Layered, check_quantity, check_sum
 from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Backward, Forward, IllegalPlan
 from solvers.solution import PlanClass
 
 
 @dataclass(frozen=True)
-class LayerGraph(Edged):
+class LayerGraph(Layered, Edged):
     """Layers with costs and edges; the lowering to operations is `solvers.graph.lowering`.
 
     Attributes
@@ -57,7 +57,7 @@ class LayerGraph(Edged):
                     f"layer {layer.name!r} has options, which a graph with edges cannot use; "
                     "remove them"
                 )
-        check_sum("the times", 2 * (len(self.layers) + 1) * sum(_times(la) for la in self.layers))
+        check_sum("the times", 2 * (len(self) + 1) * self.least_time)
         check_sum("the sizes", self.input_bytes + sum(self._sizes(i) for i in range(len(self))))
 
     what: ClassVar[str] = "layers with edges"
@@ -66,19 +66,6 @@ class LayerGraph(Edged):
     """Where nothing fits below the floor: the order of backwards sets which gradients are live."""
     is_training: ClassVar[bool] = True
     """Whether it has a backward part."""
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the layers."""
-        return tuple(layer.name for layer in self.layers)
-
-    @property
-    def least_time(self) -> int:
-        """Time of every forward and backward once: no schedule takes less."""
-        return sum(_times(layer) for layer in self.layers)
 
     def keep_all(self) -> Actions:
         """The schedule that runs everything once, in the order of the graph."""
@@ -171,10 +158,6 @@ class LayerGraph(Edged):
             + layer.backward_transient_bytes
             + layer.gradient_bytes
         )
-
-
-def _times(layer: Layer) -> int:
-    return layer.forward_time + layer.backward_time
 
 
 def _reads(graph: LayerGraph, action: LayerAction) -> list[int]:

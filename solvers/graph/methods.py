@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from solvers.graph import work
-from solvers.graph.lowering import Operations, lower
+from solvers.graph.lowering import lower
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
 from solvers.graph.schedule import GraphSchedule, Nodes
 from solvers.graph.search import Search
@@ -34,37 +33,7 @@ def solve(graph: Graph, budget: int, *, method: str = "auto", **limits: Any) -> 
     return METHODS[method].solve(graph, budget, Limits(**limits))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was asked, to begin as many searches as are needed within one time limit."""
-
-    graph: Graph
-    budget: int
-    limits: Limits
-    began: float = field(default_factory=time.monotonic)
-
-    def search(
-        self,
-        plan_class: PlanClass,
-        operations: Operations | None = None,
-        seconds: float | None = None,
-    ) -> Search:
-        """A search of these operations, by default the graph's; `seconds`: not all that is left."""
-        limits, left = self.limits, seconds
-        if left is None and limits.time_limit is not None:
-            left = max(0.0, limits.time_limit - (time.monotonic() - self.began))
-        return Search(
-            lower(self.graph) if operations is None else operations,
-            self.budget,
-            plan_class,
-            time_limit=left,
-            threads=limits.threads,
-            report=limits.report,
-            interrupted=limits.interrupted,
-        )
-
-
-def _in_class(name: str, do: Callable[[Search], None] | None) -> _Run:
+def _in_class(name: str, do: Callable[[Search], object] | None) -> _Run:
     """How a method is run that looks in one class and in the given order; None: nothing is done."""
 
     def run(graph: Graph, budget: int, limits: Limits) -> _Solved:
@@ -72,7 +41,8 @@ def _in_class(name: str, do: Callable[[Search], None] | None) -> _Run:
             raise Unsuitable(
                 f"method {name!r} proves nothing in class 'any'; methods 'auto' and 'exhaustive' do"
             )
-        search = _Asked(graph, budget, limits).search(limits.optimal_in or default_class(graph))
+        plan_class = limits.optimal_in or default_class(graph)
+        search = Search(lower(graph), budget, plan_class, limits)
         _check_floor(search)
         _begin(search, limits.start)
         if do is not None and not search.proven:
@@ -114,7 +84,7 @@ def _any(graph: Graph, budget: int, limits: Limits) -> _Solved:
     """The optimum over all schedules: of a small graph, or where nothing need run again."""
     from solvers.graph.exact.exhaustive import solve_any
 
-    search = _Asked(graph, budget, limits).search(PlanClass.STAGED)
+    search = Search(lower(graph), budget, PlanClass.STAGED, limits)
     _begin(search, None)
     if search.time == search.least:
         return search.solution()
@@ -127,25 +97,19 @@ def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
     First an order of small peak; where that is not enough, the better of what can be done in it
     and in the given one. Both claim what they prove for their own order only.
     """
-    from solvers.graph.heuristics.order import original_schedule, reorder, reordered
+    from solvers.graph.heuristics.order import original_schedule, reordered
 
-    asked = _Asked(graph, budget, limits)
-    search = asked.search(PlanClass.STAGED)
+    search = Search(lower(graph), budget, PlanClass.STAGED, limits)
     _check_floor(search)
     _begin(search, limits.start)
     if search.over:
         return search.solution()
-    search.stage = "order"
-    order = reorder(graph, budget, interrupted=lambda: search.over)
-    search.offer_schedule(Nodes(tuple(order)))
+    order = work.order(search)
     if search.over:
         return search.solution()
     left = search.remaining()
-    inner = asked.search(
-        PlanClass.STAGED,
-        lower(reordered(graph, order)),
-        None if left is None else left / 2,
-    )
+    half = replace(limits, time_limit=None if left is None else left / 2)
+    inner = Search(lower(reordered(graph, order)), budget, PlanClass.STAGED, half)
     _begin(inner, None)
     inner.run(work.find_best)
     if not search.over:

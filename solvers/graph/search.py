@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from solvers.graph.lowering import Operations, Run
 from solvers.graph.schedule import GraphSchedule
+from solvers.methods import Limits
 from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan
-from solvers.solution import Infeasible, PlanClass, Progress, Report, Solution
+from solvers.solution import Infeasible, PlanClass, Progress, Solution
 
 if TYPE_CHECKING:
     from solvers.graph.milp import Answer, Program, Watch
@@ -26,7 +27,7 @@ class OutOfTime(Exception):
 class Search:
     """One problem, solved in one class.
 
-    Parameters as in `Limits`; in `plan_class` schedules are looked for, and there the bound holds.
+    In `plan_class` schedules are looked for, and there the bound holds.
 
     Attributes
     ----------
@@ -51,16 +52,12 @@ class Search:
         operations: Operations,
         budget: int,
         plan_class: PlanClass,
-        *,
-        time_limit: float | None = None,
-        threads: int = 1,
-        report: Report | None = None,
-        interrupted: Callable[[], bool] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.operations = operations
         self.budget = budget
         self.plan_class = plan_class
-        self.threads = threads
+        self.limits = limits or Limits()
         self.least = operations.graph.least_time
         self.lower_bound = self.least
         self.infeasible = False
@@ -70,9 +67,8 @@ class Search:
         self._schedule: GraphSchedule | None = None
         self._replay: Replay | None = None
         self.runs: tuple[Run, ...] = ()
-        self._report = report
-        self._interrupted = interrupted
         self._start = time.monotonic()
+        time_limit = self.limits.time_limit
         self._deadline = None if time_limit is None else self._start + time_limit
         self._stage = "start"
         self.note = ""
@@ -156,8 +152,8 @@ class Search:
             raise OutOfTime
 
     def _out_of_time(self) -> bool:
-        if self._interrupted is not None and not self.stopped:
-            self.stopped = self._interrupted()
+        if self.limits.interrupted is not None and not self.stopped:
+            self.stopped = self.limits.interrupted()
         return self.stopped or self.remaining() == 0.0
 
     def solved(
@@ -176,7 +172,7 @@ class Search:
         return solve_program(
             program,
             time_limit=self.remaining(),
-            threads=self.threads,
+            threads=self.limits.threads,
             hint=hint,
             watch=watch,
             stop=self._out_of_time,
@@ -184,7 +180,7 @@ class Search:
 
     # ---- the end
 
-    def run(self, work: Callable[[Search], None]) -> None:
+    def run(self, work: Callable[[Search], object]) -> None:
         """Do some work on this search; Ctrl-C ends it as a time limit does."""
         try:
             work(self)
@@ -218,6 +214,6 @@ class Search:
         )
 
     def _tell(self) -> None:
-        if self._report is not None:
+        if self.limits.report is not None:
             seconds = time.monotonic() - self._start
-            self._report(Progress(self._stage, self.time, self.lower_bound, seconds))
+            self.limits.report(Progress(self._stage, self.time, self.lower_bound, seconds))

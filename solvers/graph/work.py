@@ -79,14 +79,15 @@ def intervals(search: Search) -> None:
     offer_intervals(search, search.remaining())
 
 
-def order(search: Search) -> None:
-    """Of compute graphs: an order of small peak."""
+def order(search: Search) -> tuple[int, ...]:
+    """Of compute graphs: an order of small peak, which it returns."""
     from solvers.graph.heuristics.order import reorder
 
     graph: Any = search.operations.graph
     search.stage = "order"
     found = reorder(graph, search.budget, interrupted=lambda: search.over)
-    search.offer_schedule(Nodes(tuple(found)))
+    search.offer_schedule(Nodes(found))
+    return found
 
 
 def rounding(search: Search) -> None:

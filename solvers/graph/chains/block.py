@@ -54,7 +54,6 @@ class Block:
         self.input_saved = bool(self.readers & self.saving)
         # Of several last outputs none is handed on: a saved one is held as if inside the block.
         self.output_saved = len(self.sinks) == 1 and layers[-1].output_saved
-        self.costs: dict[bool, Layer] = {}
         self.backwards: dict[int, tuple[LayerAction, ...]] = {}
 
     def kept(self, again: int) -> tuple[LayerAction, ...]:
@@ -67,11 +66,6 @@ class Block:
 
     def layer(self, with_options: bool) -> Layer:
         """The block as a layer of a chain; the names of its options are sets as numbers."""
-        if with_options not in self.costs:
-            self.costs[with_options] = self._layer(with_options)
-        return self.costs[with_options]
-
-    def _layer(self, with_options: bool) -> Layer:
         if len(self.layers) == 1:
             return replace(self.layers[0], recompute_time=self.layers[0].forward_time)
         x, w = self.output_bytes, self.held(0)

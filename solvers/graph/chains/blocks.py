@@ -150,9 +150,10 @@ def as_chain(graph: LayerGraph) -> tuple[BlockChain, ...]:
         blocks.append(seen[key])
     result = []
     for with_options in (True, False):
-        costs = [block.layer(with_options) for block in blocks]
+        costs = {block: block.layer(with_options) for block in seen.values()}
         named = [
-            replace(la, name=graph.layers[end].name) for la, end in zip(costs, ends, strict=True)
+            replace(costs[block], name=graph.layers[end].name)
+            for block, end in zip(blocks, ends, strict=True)
         ]
         chain = Chain(tuple(named), graph.input_bytes)
         result.append(BlockChain(chain, starts, tuple(blocks)))
@@ -161,10 +162,8 @@ def as_chain(graph: LayerGraph) -> tuple[BlockChain, ...]:
     return tuple(result)
 
 
-def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = None) -> Blocks | None:
+def solve_blocks(graph: LayerGraph, budget: int) -> Blocks | None:
     """The fastest plan over the blocks of a graph within `budget` bytes; None: there is none.
-
-    `max_points` is that of `solvers.chain.frontier.Frontier`.
 
     Raises
     ------
@@ -176,7 +175,7 @@ def solve_blocks(graph: LayerGraph, budget: int, *, max_points: int | None = Non
     bounds: list[int] = []
     for blocks in as_chain(graph):
         try:
-            found = frontier.solve(blocks.chain, budget, max_points=max_points)
+            found = frontier.solve(blocks.chain, budget)
             schedule, bound = found.schedule, found.lower_bound_time
         except Infeasible as error:
             schedule, bound = error.schedule, least  # its replay on the graph may fit even so

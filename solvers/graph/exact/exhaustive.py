@@ -13,10 +13,11 @@ off that set, so the bound is consistent and the first end that is reached is op
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
-from solvers.graph.exact.moves import RULES, Move, Rules, Stand, Step
+from solvers.graph.exact.moves import RULES, Move, Rules, Step
 from solvers.graph.lowering import lower
 from solvers.graph.problem import Graph
 from solvers.graph.schedule import GraphSchedule
@@ -103,7 +104,7 @@ class _Search:
         self.stopped = False
         self.total = _Totals(rules.sizes)
         self.order = sorted(range(len(rules.sizes)), key=lambda v: -rules.sizes[v])
-        self.stands: dict[int, Stand] = {}
+        self.stand = cache(rules.stand)
         self.came: dict[int, tuple[int, int, Step]] = {}  # state -> time, state before, step
 
     def run(self) -> tuple[tuple[Step, ...], int] | None:
@@ -141,22 +142,16 @@ class _Search:
                 )
         return None
 
-    def _stand(self, done: int) -> Stand:
-        stand = self.stands.get(done)
-        if stand is None:
-            stand = self.stands[done] = self.rules.stand(done)
-        return stand
-
     def _moves(self, live: int, done: int) -> Iterator[tuple[Move, int]]:
         """Steps from a state, each with every largest set of values that may be live after it."""
-        stand, total = self._stand(done), self.total
+        stand, total = self.stand(done), self.total
         for move in stand.moves:
             if move.reads & ~live or (move.makes & live and move.after == done):
                 continue
             room = self.budget - stand.base - move.on_top - total[move.reads]
             if room < 0:
                 continue
-            useful = self._stand(move.after).useful
+            useful = self.stand(move.after).useful
             fixed = (move.reads | move.makes) & useful
             spare = live & useful & ~(move.reads | move.makes)
             if total[spare] <= room:

@@ -111,7 +111,7 @@ def offer_intervals(search: Search, seconds: float | None) -> None:
         graph,
         search.budget,
         time_limit=seconds,
-        workers=search.threads,
+        workers=search.limits.threads,
         forward_only=search.plan_class is PlanClass.FORWARD,
         interrupted=lambda: search.over,
     )
