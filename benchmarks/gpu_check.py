@@ -18,7 +18,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
 from scheduler.common.text import format_bytes
 from scheduler.pytorch import apply, measure, profile
+from scheduler.pytorch.model.step import without_cache
 
 ANY = 10**15
 LIMIT = 150.0
@@ -168,7 +169,7 @@ def _time(
 ) -> tuple[float, float]:
     """Median seconds of a step, and the norm of its gradients."""
     found = []
-    with _without_cache(model):
+    with without_cache(model):
         for _ in range(steps):
             model.zero_grad(set_to_none=True)
             start = time.perf_counter()
@@ -180,15 +181,6 @@ def _time(
     norm = float(torch.stack(norms).norm())
     model.zero_grad(set_to_none=True)
     return median(found), norm
-
-
-@contextmanager
-def _without_cache(model: Any) -> Iterator[None]:
-    before, model.config.use_cache = model.config.use_cache, False
-    try:
-        yield
-    finally:
-        model.config.use_cache = before
 
 
 def _hardware(device: str) -> str:

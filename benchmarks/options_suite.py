@@ -18,7 +18,7 @@ from scheduler.report.tables import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder
 from tests.pytorch.models import Case, gradients
 from tests.pytorch.profiling.option_rows import Options, option_rows, profiled, whole
-from tests.solvers.chain.suite import SUITE, budgets
+from tests.pytorch.suite import SUITE, budgets
 
 QUICK = ("gpt2", "llama", "qwen3_moe")
 REPEATS = 7

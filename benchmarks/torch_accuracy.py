@@ -23,8 +23,8 @@ import transformers
 
 from scheduler.common.text import format_bytes
 from scheduler.report.tables import aligned, format_percent
+from tests.pytorch.suite import SUITE
 from tests.pytorch.verification.accuracy import Accuracy, Row, accuracy
-from tests.solvers.chain.suite import SUITE
 
 
 def table(found: dict[str, Accuracy]) -> str:

@@ -13,6 +13,7 @@ from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 from scheduler.plans.plan import Plan
+from scheduler.plans.settings import checkpointed
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.checkpointing.segment import PlannedBlock, Segment
 from scheduler.pytorch.checkpointing.selective import check_torch
@@ -22,7 +23,7 @@ from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
 from scheduler.pytorch.model.step import switch_off_cache
-from solvers.schedule import Checkpoint, Item, Items, Keep, first_of, last_of
+from solvers.schedule import Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
 """Python frames that each level of nested checkpoints takes, in torch and here."""
@@ -103,7 +104,7 @@ class Handle(RemovableHandle):
 
 def _check_runnable(plan: Plan) -> None:
     """Raise `InvalidPlan` where nobody says what an option keeps, or Python cannot nest so deep."""
-    for layer, option in Items(plan.items).options().items():
+    for layer, option in plan.schedule.options().items():
         name = plan.layers[layer]
         if not plan.policies.get(name):
             raise InvalidPlan(
@@ -178,12 +179,10 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     """
     modules = dict(model.named_modules())
     kind, count = type(model).__name__, len(plan.layers)
-    checkpointed = {
-        i for item in plan.items if isinstance(item, Checkpoint) for i in _members(item)
-    }
+    inside = set(checkpointed(plan.items))
     names = [name if name in modules else "" for name in plan.layers]
     for i, name in enumerate(names):
-        if not name and (i in checkpointed or 0 < i < count - 1):
+        if not name and (i in inside or 0 < i < count - 1):
             raise InvalidPlan(
                 f"the plan's layer {plan.layers[i]!r} ({ordinal(i + 1)} of {count}) is not a "
                 f"module of this {kind}; the plan was made for another model"

@@ -195,9 +195,10 @@ GENERATORS: tuple[Generator, ...] = (PythonGenerator(), NumpyGenerator())
 
 
 @contextmanager
-def unmoved() -> Iterator[None]:
-    """Put both generators back at the end."""
-    before = [(generator, generator.read()) for generator in GENERATORS]
+def unmoved(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put the generators back at the end, those of torch on the CPU and on these devices too."""
+    generators = [*GENERATORS, *torch_generators(devices)]
+    before = [(generator, generator.read()) for generator in generators]
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.model.fake import faked
+from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
@@ -43,9 +44,7 @@ def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
     """Put back gradients, buffers and the random state."""
     gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    devices = {t.device for t, _ in gradients if t.device.type == "cuda"}
-    # Left to itself it would save the state of every GPU of the machine.
-    with torch.random.fork_rng(devices=list(devices)):
+    with unmoved({tensor.device for tensor, _ in gradients}):
         try:
             yield
         finally:

@@ -50,12 +50,12 @@ class IsolatedLayer:
     module: nn.Module
     run: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
     template: torch.Tensor
-    needs_grad: bool = True
-    sides: Sequence[torch.Tensor] = ()
-    waiting: Sequence[bool] = ()
-    trained: Sequence[torch.Tensor] = ()
-    earlier: Sequence[torch.Tensor] = ()
-    layout: Layout | None = None
+    needs_grad: bool
+    sides: Sequence[torch.Tensor]
+    waiting: Sequence[bool]
+    trained: Sequence[torch.Tensor]
+    earlier: Sequence[torch.Tensor]
+    layout: Layout | None
 
     def clear(self) -> None:
         """Forget the gradients of an earlier run."""

@@ -100,8 +100,7 @@ def _look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
 
     Raises `UnsupportedModel` where they are not the same each time: none can be told from another.
     """
-    door = gate(layer.template.device)
-    attempts = [_look(layer, door, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
+    attempts = [_look(layer, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
     first = attempts[0]
     for other in attempts[1:]:
         if [o.name for o in other.forward] != [o.name for o in first.forward]:
@@ -122,8 +121,9 @@ def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
     )
 
 
-def _look(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> Inside:
+def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
     layer.clear()
+    door = gate(layer.template.device)  # anew, or adding to its gradient would be written down
     counted = {
         id(norm.num_batches_tracked.untyped_storage())
         for norm in norms_of([layer.module])

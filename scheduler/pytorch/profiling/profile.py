@@ -200,12 +200,13 @@ def _see_blocks(
         key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
         if key not in seen:
             call = calls[block.kind]
+            others = call.others
             layer = IsolatedLayer(
                 block.module,
                 _alone(block, ambient.around(block.module.forward), call),
                 call.activation,
                 needs_grad,
-                sides=[call.others[place] for place in waiting],
+                sides=[others[place] for place in waiting],
                 waiting=list(waiting.values()),
                 trained=own[i],
                 earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],

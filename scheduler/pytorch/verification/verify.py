@@ -17,7 +17,7 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
-from scheduler.pytorch.model.rng import GENERATORS, unmoved
+from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.verification.measure import Measurement, TrainingStep, counted, measure
@@ -73,8 +73,7 @@ def verify(
             model, inputs = stack.enter_context(faked(model, inputs))
 
         def measured() -> Measurement:
-            with unmoved():
-                return measure(model, inputs, loss_fn, names, fake=device == "fake")
+            return measure(model, inputs, loss_fn, names, fake=device == "fake")
 
         def computed() -> _Values | None:
             return None if device == "fake" else _Values.of(model, inputs, loss_fn, names)
@@ -123,7 +122,7 @@ class _Values:
             outputs.append((name, _digest(output)))
 
         device = device_of(model, inputs)
-        with prepared(model, inputs), unmoved():
+        with prepared(model, inputs):
             with lifted(device) as ambient, counted(model, names, seen):
                 loss = TrainingStep(model, inputs, loss_fn, ambient).run()
             named = model.named_parameters()
