@@ -9,7 +9,7 @@ from scheduler.costs.readers import as_any_costs
 from scheduler.planning import engine as engines
 from scheduler.planning.comparison import Comparison, MethodRow
 from scheduler.planning.engine import read_request
-from scheduler.planning.engines import ENGINES
+from scheduler.planning.engines import engine_for
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.request import Watch, read_budget
 from scheduler.plans.plan import Plan
@@ -100,8 +100,7 @@ def solve(
     """
     size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    problem = costs.to_problem()
-    engine = ENGINES[type(problem)]
+    engine, problem = engine_for(costs)
     request = read_request(
         engine,
         method,
@@ -152,8 +151,7 @@ def frontier(
         As for `solve`.
     """
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    problem = costs.to_problem()
-    engine = ENGINES[type(problem)]
+    engine, problem = engine_for(costs)
     request = read_request(
         engine,
         method,
@@ -210,8 +208,7 @@ def compare(
     """
     size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
-    problem = costs.to_problem()
-    engine = ENGINES[type(problem)]
+    engine, problem = engine_for(costs)
     request = read_request(
         engine,
         "optimal",

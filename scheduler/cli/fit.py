@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import shown
@@ -56,13 +55,12 @@ def fit(arguments: Namespace) -> int:
         sizes = found.shape, found.batch, found.sequence
         why = explain(*sizes, training.recipe, costs=found.costs)
     if arguments.json:
-        record = found.to_dict() | ({} if why is None else {"explanation": why})
-        print(json.dumps(record, indent=1))
+        print_json(found.to_dict() | ({} if why is None else {"explanation": why}))
     else:
         print(found if why is None else f"{found}\n\n{why}")
     if found.plan is not None:
         return 0
-    print(f"checkpoint-scheduler: error: {found.infeasible()}", file=sys.stderr)
+    say(f"error: {found.infeasible()}")
     return 3
 
 
@@ -124,11 +122,7 @@ def _option(argument: Argument) -> str:
 def _say_unsharded(training: Training) -> None:
     sharding = training.recipe.sharding
     if sharding.stage and sharding.gpus == 1:
-        print(
-            f"checkpoint-scheduler: note: ZeRO-{sharding.stage} over 1 GPU shards nothing; "
-            "give --gpus",
-            file=sys.stderr,
-        )
+        say(f"note: ZeRO-{sharding.stage} over 1 GPU shards nothing; give --gpus")
 
 
 def check_room(costs: CostGraph, budget_bytes: int, reserved_bytes: int) -> None:

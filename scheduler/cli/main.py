@@ -18,7 +18,7 @@ from scheduler.cli.io import PROGRAM, say
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 
 COMMANDS = (solve, compare, frontier, show, fit, export, report, diff)
-OK, BAD_INPUT, INFEASIBLE, NO_PLAN, INTERRUPTED, BROKEN_PIPE = 0, 2, 3, 4, 130, 141
+BAD_INPUT, INFEASIBLE, NO_PLAN, INTERRUPTED, BROKEN_PIPE = 2, 3, 4, 130, 141
 
 _EXAMPLES = f"""\
 examples:

@@ -41,7 +41,7 @@ class Files(NamedTuple):
 def plan_report(
     plan: Plan,
     costs: object,
-    others: tuple[Frontier, Plan, Comparison] | None,
+    others: tuple[Frontier, Comparison] | None,
     files: Files,
     left_out: str = "",
 ) -> str:
@@ -52,8 +52,8 @@ def plan_report(
     plan, costs
         A plan, and any form of the costs it was made for.
     others
-        The frontier of the same costs, the plan, and a comparison within its budget; None leaves
-        out the curve and the methods.
+        The frontier of the same costs, and a comparison within the plan's budget; None leaves out
+        the curve and the methods.
     files
         How to call what the commands name.
     left_out
@@ -80,7 +80,7 @@ def plan_report(
         facts=_facts(plan, plan.replay(own).set_by),
         timeline=_both(lambda width: timeline_picture(plan, own, width)),
         strip=_both(lambda width: strip_picture(plan, name, width)),
-        others=None if others is None else _others(*others),
+        others=None if others is None else _others(plan, *others),
         rows=rows_cells(plan, rows)[: MOST_ROWS + 1],
         peak=[i for i, row in enumerate(rows[:MOST_ROWS]) if row.sets_peak],
         rows_notes=notes,
@@ -111,7 +111,7 @@ def _both(draw: Callable[[float], str]) -> dict[str, object]:
     return {"wide": Markup(draw(WIDTH)), "narrow": Markup(draw(NARROW))}
 
 
-def _others(frontier: Frontier, plan: Plan, comparison: Comparison) -> dict[str, object]:
+def _others(plan: Plan, frontier: Frontier, comparison: Comparison) -> dict[str, object]:
     """The plan between all others of its costs."""
     return {
         "curve": _both(lambda width: frontier.picture(plan, comparison, width)),

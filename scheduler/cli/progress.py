@@ -21,8 +21,7 @@ from scheduler.common.text import format_time
 from scheduler.costs.readers import Costs
 from scheduler.planning.engines import engine_for
 from scheduler.planning.request import Watch
-from scheduler.plans.plan import excess
-from scheduler.report.tables import format_percent
+from scheduler.report.tables import excess, format_percent
 from solvers.solution import Progress
 
 _CLEAR = "\r\x1b[K"
@@ -49,7 +48,7 @@ class Watching:
         self._costs = costs
         self._ticks = costs.ticks_per_unit
         self._shows = not quiet and sys.stderr.isatty()
-        self.engine = engine_for(costs)
+        self.engine, _ = engine_for(costs)
         self._stage = ""
         self._written = ""
         self._last = 0.0

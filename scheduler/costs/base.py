@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from scheduler.common.checks import FileKind, check_keys, check_name
@@ -107,7 +108,7 @@ class BaseCosts(ABC):
             return _NANOSECONDS[self.time_unit]
         return 1 if all(time == int(time) for time in self._times()) else 10**6
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Digest of the costs: equal for those that are the same problem with the same names."""
         return digest({"time_unit": self.time_unit, **self._content(canonical=True)})

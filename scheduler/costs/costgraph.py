@@ -83,9 +83,9 @@ class CostGraph(BaseCosts):
     def __post_init__(self) -> None:
         check_values("the graph", self)
         if self.edges is not None:
-            order, pairs = in_order(self.names, name_pairs(self.edges, self.names), "layer")
-            names = [self.names[i] for i in order]
-            edges = tuple((names[a], names[b]) for a, b in pairs)
+            names = self.names
+            order, pairs = in_order(names, name_pairs(self.edges, names), "layer")
+            edges = tuple((names[order[a]], names[order[b]]) for a, b in pairs)
             object.__setattr__(self, "layers", tuple(self.layers[i] for i in order))
             object.__setattr__(self, "edges", None if pairs == _path(len(self)) else edges)
         # What the solvers would refuse is refused here, so that a graph that exists can be solved.

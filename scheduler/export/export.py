@@ -70,7 +70,7 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
         raise SchedulerError(f"stages must be a number of pipeline stages, got {shown(stages)}")
     if stages > 1 and target != "megatron":
         raise SchedulerError(f"pipeline stages are for target 'megatron', not {target!r}")
-    if not hasattr(plan, "items") and target not in _GRAPH_TARGETS:
+    if plan.kind != "chain" and target not in _GRAPH_TARGETS:
         raise InvalidPlan(
             f"this is the plan of a graph, whose steps {target!r} has no words for; export it to "
             "json or json-schema, or run it with scheduler.pytorch.apply_graph"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,11 +10,10 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.keeps import Keeps
-from scheduler.plans.plan import Plan, excess
+from scheduler.plans.plan import Plan
 from scheduler.plans.settings import Outcome, blocks_of
-from scheduler.report.tables import format_percent
+from scheduler.report.tables import WIDTH, excess, format_percent
 from solvers.chain.problem import Chain
-from solvers.schedule import Items
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,10 @@ class Source:
             return self.plan.peak_bytes
         return self.plan.budget_bytes - self.plan.reserved_bytes
 
-    def options(self) -> dict[int, str]:
-        """The option of each layer that is kept under one."""
-        return Items(self.plan.items).options()
-
     def policies(self, target: str) -> dict[int, tuple[str, Keeps]]:
         """The option of each layer that is kept under one, and what it keeps for `target`."""
         found: dict[int, tuple[str, Keeps]] = {}
-        for layer, option in self.options().items():
+        for layer, option in self.plan.schedule.options().items():
             name = self.plan.layers[layer]
             if name not in self.plan.policies:
                 raise InvalidPlan(
@@ -128,9 +124,7 @@ class Source:
         return format_time(time, self.plan.time_unit)
 
 
-def as_comment(sentences: list[str] | tuple[str, ...], width: int = 98) -> str:
+def as_comment(sentences: list[str]) -> str:
     """Lines that begin with ``# ``."""
-    import textwrap
-
-    lines = [line for each in sentences for line in textwrap.wrap(each, width) or [""]]
+    lines = [line for each in sentences for line in textwrap.wrap(each, WIDTH - 2) or [""]]
     return "\n".join(f"# {line}".rstrip() for line in lines)

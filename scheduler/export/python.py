@@ -11,11 +11,11 @@ from importlib import resources
 
 from scheduler.costs.keeps import Keeps
 from scheduler.export.exported import Source, as_comment
-from solvers.schedule import Checkpoint, Item, Keep
+from scheduler.plans.chain import CHAIN
+from scheduler.report.tables import WIDTH
+from solvers.schedule import Keep
 
 _STANDALONE = "scheduler.export.standalone"
-_WIDTH = 100
-"""Of a line."""
 
 
 def python_file(
@@ -66,13 +66,10 @@ def _imports(texts: Iterable[str]) -> str:
 def plan_literals(source: Source) -> str:
     """The layers and the checkpoints of a plan."""
     layers = source.plan.layers
-    spans: list[str] = []  # an outer one before those inside it
-    todo: list[Item] = list(reversed(source.plan.items))
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Checkpoint):
-            spans.append(f"({quoted(layers[item.first])}, {quoted(layers[item.last])})")
-            todo.extend(reversed(item.body))
+    spans = [
+        f"({quoted(layers[first])}, {quoted(layers[last])})"
+        for first, last, _ in CHAIN.spans(source.plan.schedule)  # an outer one before those inside
+    ]
     ways = [item.option for item in source.plan.items if isinstance(item, Keep)]
     in_part = sum(option is not None for option in ways)
     kept = f"{len(ways)} of {len(layers)} layers are kept"
@@ -87,7 +84,7 @@ def plan_literals(source: Source) -> str:
 
 def policy_literals(source: Source, target: str) -> str:
     """What the plan's options keep; equal policies once."""
-    layers, chosen = source.plan.layers, sorted(source.policies(target).items())
+    layers, chosen = source.plan.layers, source.policies(target).items()
     different: dict[Keeps, str] = {}
     for i, (option, keeps) in chosen:
         different.setdefault(keeps, f"# option {quoted(option)}, of {layers[i]}")
@@ -109,7 +106,7 @@ def _policy(keeps: Keeps) -> str:
     found = {}
     for operation, numbers in calls.items():
         line = f"        {quoted(operation)}: {numbers},"
-        long = len(line) > _WIDTH
+        long = len(line) > WIDTH
         found[operation] = literal(map(str, numbers), indent=8) if long else str(numbers)
     return literal(found, indent=4)
 

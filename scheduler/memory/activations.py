@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Activations", "HeadActivations", "block_activations", "block_kept"]
 __all__ += ["head_activations", "loss_bytes"]
 
-_SORTING = {f"aten.{op}" for op in ("sort.default", "floor_divide.default", "index_put_.default")}
-_SORTING.add("aten.cumsum.default")
+_SORTING = {
+    "aten.sort.default",
+    "aten.floor_divide.default",
+    "aten.index_put_.default",
+    "aten.cumsum.default",
+}
 """What a grouped product over sorted rows keeps of their order, and where each expert's end."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypedDict
 
+from scheduler.common.checks import check_values
 from scheduler.common.text import shown
 from scheduler.memory.errors import (
     Argument,
@@ -63,9 +64,17 @@ class Lora:
         return DTYPES[self.dtype]
 
 
+def _by(check: Callable[..., object], **how: object) -> dict[str, object]:
+    """Metadata of a field with this check; where the default is None, None is not checked."""
+
+    def checked(_where: str, name: str, value: object) -> object:
+        return check(Argument(name), value, **how)
+
+    return {"check": checked}
+
+
 def _checked(default: object, check: Callable[..., object], **how: object) -> Any:
-    """A field with its check; where the default is None, None is not checked."""
-    return field(default=default, metadata={"check": partial(check, **how)})
+    return field(default=default, metadata=_by(check, **how))
 
 
 _one_of = partial(_checked, check=check_choice, error=InvalidRecipe)
@@ -159,7 +168,7 @@ class Recipe:
     update: str = _one_of("fused", choices=("fused", "foreach"))
     gradient_dtype: str | None = _one_of(None, choices=DTYPES)
     gradient_accumulation: bool = _flag()
-    lora: Lora | None = field(default=None, metadata={"check": _check_lora})
+    lora: Lora | None = field(default=None, metadata=_by(_check_lora))
     padding_mask: bool = _flag()
     device: str = _one_of("cuda", choices=DEVICES)
     experts: str = _one_of("grouped", choices=("grouped", "batched", "eager"))
@@ -171,11 +180,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check every field, and that they go together."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value is not None or one.default is not None:
-                checked = one.metadata["check"](Argument(one.name), value)
-                object.__setattr__(self, one.name, checked)
+        check_values("the recipe", self)
         if (self.train == "lora") != (self.lora is not None):
             raise InvalidRecipe(
                 "train='lora' and lora=Lora(...) go together; give both or neither", argument="lora"

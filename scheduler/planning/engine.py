@@ -11,9 +11,9 @@ from scheduler.costs.readers import Costs
 from scheduler.planning.certify import certified
 from scheduler.planning.comparison import Comparison
 from scheduler.planning.frontier import Frontier
-from scheduler.planning.request import Budget, Request, Watch, read_budget, read_limits
+from scheduler.planning.request import READERS, Budget, Request, Watch, read_budget
 from scheduler.plans.plan import Plan
-from solvers.methods import Method
+from solvers.methods import Limits, Method
 from solvers.problem import Problem
 from solvers.solution import Infeasible, Solution, Unsuitable
 
@@ -73,7 +73,13 @@ class Engine(Protocol):
         """Every method within one budget."""
 
     def around(
-        self, plan: Plan, costs: Any, run: Run, watch: Watch, given: Mapping[str, Any]
+        self,
+        plan: Plan,
+        costs: Any,
+        run: Run,
+        watch: Watch,
+        points: object,
+        limits: Mapping[str, Any],
     ) -> tuple[Frontier, Comparison]:
         """What a report shows beside a plan: the frontier and the methods, in little time.
 
@@ -83,8 +89,8 @@ class Engine(Protocol):
             The plan and its costs.
         run, watch
             Who waits, and who looks on.
-        given
-            Limits by name, and ``points``.
+        points, limits
+            Budgets of a sweep, and limits by name; None: not given.
 
         Raises
         ------
@@ -94,7 +100,7 @@ class Engine(Protocol):
 
 
 def read_request(
-    engine: Engine, method: object, size: int, watch: Watch | None, **limits: object
+    engine: Engine, method: object, layers: int, watch: Watch | None, **limits: object
 ) -> Request:
     """A method of the engine and its limits, for a problem of so many layers.
 
@@ -105,7 +111,20 @@ def read_request(
     """
     chosen = engine.method(method)
     known = frozenset().union(*(each.takes for each in engine.methods.values()))
-    return Request(chosen, read_limits(chosen, engine.foreign, known, size, watch, limits))
+    read: dict[str, Any] = {}
+    for name, value in limits.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise UnsuitableMethod(engine.foreign.format(name))
+        if name not in chosen.takes:
+            raise UnsuitableMethod(
+                f"method {chosen.name!r} takes no {name}; it limits the sets of method 'optimal'"
+            )
+        read[name] = READERS[name](value, layers)
+    if watch is not None:
+        read |= {"report": watch.report, "interrupted": watch.interrupted}
+    return Request(chosen, Limits(**read))
 
 
 def budget_of(plan: Plan) -> Budget:

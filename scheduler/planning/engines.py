@@ -13,6 +13,7 @@ ENGINES: dict[type, Engine] = {Chain: CHAIN, ComputeGraph: GRAPH, LayerGraph: GR
 """A new kind of problem adds its engine here."""
 
 
-def engine_for(costs: Costs) -> Engine:
-    """The engine of these costs."""
-    return ENGINES[type(costs.to_problem())]
+def engine_for(costs: Costs) -> tuple[Engine, Chain | ComputeGraph | LayerGraph]:
+    """The engine of these costs, and the problem in integers that it takes."""
+    problem = costs.to_problem()
+    return ENGINES[type(problem)], problem

@@ -13,11 +13,11 @@ from scheduler.planning.comparison import Comparison
 from scheduler.planning.request import Budget, read_budget
 from scheduler.planning.sweep import Swept, Trades
 from scheduler.plans.pictures import WIDTH as PICTURE_WIDTH
-from scheduler.plans.plan import Plan, excess
+from scheduler.plans.plan import Plan
 from scheduler.report.curve import Curve, Mark
 from scheduler.report.figure import can_draw, plot
 from scheduler.report.svg import svg
-from scheduler.report.tables import WIDTH, fitted, format_percent, spread, wrapped
+from scheduler.report.tables import WIDTH, excess, fitted, format_percent, spread, wrapped
 from solvers.problem import Problem
 
 if TYPE_CHECKING:

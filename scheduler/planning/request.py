@@ -6,10 +6,9 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from scheduler.common.checks import plain
-from scheduler.common.errors import InvalidBudget, UnsuitableMethod
+from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.common.units import parse_bytes, resolve_budget
 from solvers.chain.frontier import LEAST_POINTS, MEMORY_LIMIT
@@ -45,11 +44,6 @@ class Watch:
     report: Report | None = None
     interrupted: Callable[[], bool] | None = None
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether the best plan so far is enough."""
-        return self.interrupted is not None and self.interrupted()
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -61,7 +55,8 @@ class Request:
     @property
     def is_interrupted(self) -> bool:
         """Whether the best plan so far is enough."""
-        return Watch(interrupted=self.limits.interrupted).is_interrupted
+        asked = self.limits.interrupted
+        return asked is not None and asked()
 
 
 def read_budget(budget_gb: object, budget: object, reserved: object) -> Budget:
@@ -80,54 +75,6 @@ def read_budget(budget_gb: object, budget: object, reserved: object) -> Budget:
             "reserved; raise the budget or reserve less"
         )
     return Budget(asked, kept)
-
-
-def read_limits(
-    method: Method,
-    foreign: str,
-    known: frozenset[str],
-    layers: int,
-    watch: Watch | None,
-    given: dict[str, object],
-) -> Limits:
-    """The limits of a method.
-
-    Parameters
-    ----------
-    method
-        Whose limits they are.
-    foreign
-        What to say, with its name, of one that no method for these costs takes.
-    known
-        Those that some method takes.
-    layers
-        How many layers the problem has.
-    watch
-        Who looks on.
-    given
-        By name; None: not given.
-
-    Raises
-    ------
-    UnsuitableMethod
-        The method does not take one.
-    InvalidBudget
-        One has no meaning.
-    """
-    read: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name not in known:
-            raise UnsuitableMethod(foreign.format(name))
-        if name not in method.takes:
-            raise UnsuitableMethod(
-                f"method {method.name!r} takes no {name}; it limits the sets of method 'optimal'"
-            )
-        read[name] = _READERS[name](value, layers)
-    if watch is not None:
-        read |= {"report": watch.report, "interrupted": watch.interrupted}
-    return Limits(**read)
 
 
 def read_count(what: str, value: object, least: int, advice: str = "") -> int:
@@ -198,10 +145,11 @@ def _threads(value: object, layers: int) -> int:
     return read_count("threads", value, 1, f"; this machine has {os.cpu_count()}")
 
 
-_READERS: dict[str, Callable[[object, int], object]] = {
+READERS: dict[str, Callable[[object, int], object]] = {
     "max_points": _points,
     "memory_limit": _memory,
     "time_limit": lambda value, _: read_seconds(value),
     "optimal_in": _class,
     "threads": _threads,
 }
+"""What reads a limit of this name, for a problem of so many layers."""

@@ -146,8 +146,8 @@ def diff_plans(before: Plan, after: Plan) -> PlanDiff:
     InvalidPlan
         They are plans of different layers.
     """
-    missing = [name for name in before.layers if name not in set(after.layers)]
-    missing += [name for name in after.layers if name not in set(before.layers)]
+    both = set(before.layers) & set(after.layers)
+    missing = [name for name in (*before.layers, *after.layers) if name not in both]
     if missing:
         raise InvalidPlan(
             f"the plans are of different layers: only one of them has {shown(missing[0])}; "

@@ -11,12 +11,13 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
 from scheduler.costs.keeps import Keeps
 from scheduler.costs.readers import Costs
-from scheduler.plans.file.fields import check_replayed, excess
+from scheduler.plans.file.fields import check_replayed
 from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
 from scheduler.plans.policies import check_policies, policies_of
 from scheduler.plans.text import peak_text
+from scheduler.report.tables import excess
 from solvers.problem import Problem
 from solvers.replay import Moment, Replay
 from solvers.schedule import IllegalPlan
@@ -195,14 +196,14 @@ class PlanFacts:
             peak, time or policies are not what the plan says, or its bound contradicts them.
         """
         own = self._costs_of_plan(costs)
-        done = self._executed(own)
+        problem = self._kind.problem(own)
+        done = self._executed(problem)
         options = self.schedule.options()
         if options and policies_of(own.layers, options) != self.policies:  # type: ignore[union-attr]
             raise InvalidPlan(
                 "the plan's 'policies' are not what its costs say that its options keep; it was "
                 "changed after it was solved: solve again"
             )
-        problem = self.problem(own)
         everything = problem.replay(problem.keep_all())
         ticks, unit = own.ticks_per_unit, self.time_unit
         claims: tuple[tuple[str, str, float, float], ...] = (
@@ -250,15 +251,13 @@ class PlanFacts:
         InvalidPlan
             As `replay`, but the plan's own peak and time are not compared.
         """
-        return self._executed(self._costs_of_plan(costs)).moments
+        return self._executed(self.problem(costs)).moments
 
     def _head(self) -> dict[str, Any]:
         """The plan file without its schedule."""
-        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "_costs"]
+        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "_costs"]
         if self.measured_peak_bytes is None:
             unsaid.append("measured_peak_bytes")
-        if not self.policies:
-            unsaid.append("policies")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
         if self.policies:
             values["policies"] = {
@@ -281,8 +280,8 @@ class PlanFacts:
             )
         return own
 
-    def _executed(self, costs: Costs) -> Replay:
+    def _executed(self, problem: Problem[Any]) -> Replay:
         try:
-            return self.problem(costs).replay(self.schedule)
+            return problem.replay(self.schedule)
         except IllegalPlan as error:
             raise InvalidPlan(f"the plan cannot be executed: {error}") from error

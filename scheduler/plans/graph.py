@@ -15,7 +15,6 @@ from scheduler.plans.file.steps import actions_to_json, parse_actions, parse_nod
 from scheduler.plans.kind import FoldedRow, PlanLike
 from scheduler.plans.text import more_rows, span
 from scheduler.report.tables import aligned
-from solvers.graph.problem import ComputeGraph, LayerGraph
 from solvers.graph.schedule import Actions, GraphSchedule, Nodes
 from solvers.replay import Moment
 from solvers.solution import PlanClass
@@ -29,11 +28,19 @@ class _GraphKind:
 
     noun: str
     verb: str
+    made_by: str
+    """The method of costs that makes the problem; a chain's costs make a layer graph too."""
     classes: tuple[PlanClass, ...] = (PlanClass.FORWARD, PlanClass.STAGED, PlanClass.ANY)
     absent = "the plan of a graph has no {}, which are for chains; read its steps"
 
     def costs(self, given: object) -> Costs:
         return as_any_costs(given)
+
+    def problem(self, costs: Any) -> Any:
+        make = getattr(costs, self.made_by, None)
+        if make is None:
+            raise InvalidPlan("the plan and its costs are of different kinds of graphs")
+        return make()
 
     def check(self, schedule: GraphSchedule, layers: Sequence[str]) -> None:
         if not schedule.steps:
@@ -93,9 +100,7 @@ class _ComputeGraph(_GraphKind):
     noun = "node"
     verb = "computed"
     key = "schedule"
-
-    def problem(self, costs: Any) -> ComputeGraph:
-        return _problem(costs, "to_compute_graph")  # type: ignore[no-any-return]
+    made_by = "to_compute_graph"
 
     def to_json(self, schedule: Nodes, names: Sequence[str]) -> list[Any]:
         return [names[node] for node in schedule.steps]
@@ -111,9 +116,7 @@ class _LayerGraph(_GraphKind):
     noun = "layer"
     verb = "run"
     key = "actions"
-
-    def problem(self, costs: Any) -> LayerGraph:
-        return _problem(costs, "to_layer_graph")  # type: ignore[no-any-return]
+    made_by = "to_layer_graph"
 
     def to_json(self, schedule: Actions, names: Sequence[str]) -> list[Any]:
         return actions_to_json(schedule.steps, names)
@@ -124,10 +127,3 @@ class _LayerGraph(_GraphKind):
 
 COMPUTE_GRAPH = _ComputeGraph()
 LAYER_GRAPH = _LayerGraph()
-
-
-def _problem(costs: Any, name: str) -> Any:
-    make = getattr(costs, name, None)
-    if make is None:
-        raise InvalidPlan("the plan and its costs are of different kinds of graphs")
-    return make()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.plans.facts import PlanFacts
 from scheduler.plans.kinds import kind_of
+from scheduler.plans.text import peak_text
 from scheduler.report.figure import can_draw, plot
 from scheduler.report.strip import Cell, Span, Strip
 from scheduler.report.svg import svg
@@ -62,14 +63,14 @@ def _most_telling(plan: PlanFacts) -> Timeline | Strip:
 def _timeline(plan: PlanFacts, costs: object = None) -> Timeline:
     own = plan.own_costs(costs)
     problem = plan.problem(own)
-    moments, everything = plan.moments(own), problem.replay(problem.keep_all()).moments
+    done, everything = problem.replay(plan.schedule), problem.replay(problem.keep_all())
     return Timeline(
         name=own.name,
-        bars=_bars(moments, own.ticks_per_unit),
-        keep_all=_bars(everything, own.ticks_per_unit),
+        bars=_bars(done.moments, own.ticks_per_unit),
+        keep_all=_bars(everything.moments, own.ticks_per_unit),
         time_unit=plan.time_unit,
         peak_bytes=plan.peak_bytes,
-        set_by=plan.replay(own).set_by,
+        set_by=peak_text(done.peak_action, plan.layers),
         budget_bytes=plan.budget_bytes,
         reserved_bytes=plan.reserved_bytes,
     )

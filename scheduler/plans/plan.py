@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import dump_record
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import counted, format_both, format_bytes, format_time
 from scheduler.plans.facts import PlanFacts, PlanReplay
-from scheduler.plans.file.fields import check_record, excess, steps_key
+from scheduler.plans.file.fields import check_record, steps_key
 from scheduler.plans.file.items import parse_plan
 from scheduler.plans.kinds import KINDS
 from scheduler.plans.text import labelled, peak_text, step_text
@@ -21,7 +21,7 @@ from scheduler.report.tables import format_percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Plan", "PlanReplay", "excess", "summary_lines"]
+__all__ = ["Plan", "PlanReplay", "summary_lines"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -148,15 +148,16 @@ class Plan(PlanFacts):
         return (_restored, (self.to_json(), rest))
 
     def __repr__(self) -> str:
+        many = counted(len(self.layers), self.noun)
         return (
-            f"<Plan: {self.size.partition(',')[0]}, method {self.method}, {self.standing}, "
+            f"<Plan: {many}, method {self.method}, {self.standing}, "
             f"peak {format_bytes(self.peak_bytes)}, overhead {format_percent(self.overhead)}>"
         )
 
     def __str__(self) -> str:
         set_by = None
         if self._costs is not None and self._names_class:
-            set_by = peak_text(self._executed(self._costs_of_plan(None)).peak_action, self.layers)
+            set_by = peak_text(self._executed(self.problem()).peak_action, self.layers)
         return "\n".join([*summary_lines(self, set_by), "", *self._kind.lines(self)])
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -1,1 +1,1 @@
-"""How results read: tables and texts."""
+"""How results read: tables and pictures."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, along, said_bytes, said_time, shortened, text_width
-from scheduler.report.tables import format_percent
+from scheduler.report.tables import excess, format_percent
 
 __all__ = ["Curve", "Mark"]
 
@@ -104,7 +104,7 @@ class Curve:
         if self.plan is not None and self.bound_time is not None:
             said.append(
                 f"This plan: {format_bytes(self.plan.bytes)}, {format_time(self.plan.time, unit)} "
-                f"({format_percent(self._overhead(self.plan.time))} over keeping everything); "
+                f"({self._overhead(self.plan)} over keeping everything); "
                 f"no plan within its budget takes less than {format_time(self.bound_time, unit)}."
             )
         return " ".join(said)
@@ -151,10 +151,8 @@ class Curve:
     def _peaks(self) -> list[int]:
         return [peak for peak, _ in self.points] + [mark.bytes for mark in self._marks]
 
-    def _overhead(self, time: float) -> float:
-        if self.keep_all_time:
-            return time / self.keep_all_time - 1
-        return 0.0 if time == 0 else float("inf")
+    def _overhead(self, mark: Mark) -> str:
+        return format_percent(excess(mark.time, self.keep_all_time))
 
     def _limits(self) -> tuple[tuple[float, float], tuple[float, float], bool]:
         """The memory and the times to be shown, and whether these need a logarithmic axis."""
@@ -214,7 +212,7 @@ class Curve:
             drawn = sheet.mark(mark[1:], *("nested", "D") if is_plan else ("again", "o"), words)
             tip = (
                 f"{mark.name}: {said_bytes(mark.bytes)}, {said_time(mark.time, self.time_unit)}, "
-                f"{format_percent(self._overhead(mark.time))} over keeping everything"
+                f"{self._overhead(mark)} over keeping everything"
             )
             data = {"method": mark.name, "bytes": mark.bytes, "time": mark.time}
             sheet.note(drawn, "plan" if is_plan else "method", tip, **data)
@@ -228,11 +226,14 @@ class Curve:
         """Draw a short dashed line across the plan's bound."""
         first, last = sheet.axes.get_xlim()
         half = (last - first) * 22 / sheet.width
-        style: dict[str, Any] = {"color": COLOURS["nested"], "linewidth": 1}
+        style: dict[str, Any] = {
+            "color": COLOURS["nested"],
+            "linewidth": 1,
+            "linestyle": (0, (4, 3)),
+        }
         (drawn,) = sheet.axes.plot(
             (peak - half, peak + half), (time, time), label="its lower bound", **style
         )
-        drawn.set_linestyle((0, (4, 3)))
         sheet.note(
             drawn, "plan-bound", f"lower bound: {said_time(time, self.time_unit)}", time=time
         )

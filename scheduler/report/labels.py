@@ -83,6 +83,7 @@ class Labels:
         """The nearest free place for the label of what is at a point; None where there is none."""
         # Rather on a line, from which letters are set off, than far away.
         for soft, distances in ((self._soft, _DISTANCES[:_NEAR]), ([], _DISTANCES)):
+            taken = [*self._hard, *soft]
             for distance in distances:
                 for side, up in _DIRECTIONS:
                     at_x, at_y = x + side * distance, y + up * distance + 4
@@ -92,7 +93,7 @@ class Labels:
                     leader = along([(x, y), end], 1) if distance >= _LEADER else []
                     if (
                         self.area.holds(box)
-                        and not _touch([box], [*self._hard, *soft])
+                        and not _touch([box], taken)
                         and not _touch(leader, self._texts)
                     ):
                         self._hard += [box, *leader]

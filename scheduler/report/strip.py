@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scheduler.common.text import counted
 from scheduler.report.figure import COLOURS, Sheet
 from scheduler.report.labels import SIZE, Side, clean, shortened, text_width
 
@@ -90,10 +91,10 @@ class Strip:
     def subtitle(self) -> str:
         """How many layers are kept, how many run again, and under which options."""
         states = Counter(cell.state for cell in self.cells)
-        total = f"{len(self.cells)} {self.noun}{'s' * (len(self.cells) != 1)}"
+        total = counted(len(self.cells), self.noun)
         parts = [f"{states[state]} {words}" for state, words in _WORDS.items() if states[state]]
         extra = sum(cell.runs - 1 for cell in self.cells)
-        said = f"{total}: {', '.join(parts)}; {extra} extra run{'s' * (extra != 1)} in all."
+        said = f"{total}: {', '.join(parts)}; {counted(extra, 'extra run')} in all."
         options = Counter(cell.option for cell in self.cells if cell.option is not None)
         if options:
             named = [f"{name} ({n})" for name, n in list(options.items())[:_MOST_OPTIONS]]
@@ -172,8 +173,7 @@ class Strip:
             high = _HEIGHTS[layer.state]
             left, top = (i - row.start) * cell, row.top + _CELLS - high
             drawn = _rectangle(sheet, left, top, cell - gap, high, layer.state)
-            runs = f"{layer.runs} run{'s' * (layer.runs != 1)}"
-            tip = f"{i}: {layer.name}: {_WORDS[layer.state]}, {runs}"
+            tip = f"{i}: {layer.name}: {_WORDS[layer.state]}, {counted(layer.runs, 'run')}"
             tip += "" if layer.option is None else f", option {layer.option}"
             sheet.note(drawn, "layer", tip, layer=i, runs=layer.runs, state=layer.state)
 

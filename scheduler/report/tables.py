@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["WIDTH", "aligned", "fitted", "format_percent", "narrowed", "print_width", "span_text"]
-__all__ += ["spread", "wrapped"]
+__all__ = ["WIDTH", "aligned", "excess", "fitted", "format_percent", "narrowed", "print_width"]
+__all__ += ["span_text", "spread", "wrapped"]
 
 WIDTH = 100
 """Characters of a line of text."""
@@ -35,6 +35,13 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def excess(time: float, least: float) -> float:
+    """How far `time` is above `least`, as a share of it; infinite above nothing."""
+    if time == least:
+        return 0.0
+    return time / least - 1 if least else float("inf")
 
 
 def format_percent(share: float) -> str:

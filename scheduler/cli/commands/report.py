@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scheduler.planning.frontier import Frontier
     from scheduler.plans.plan import Plan
 
-    _Others = tuple[Frontier, Plan, Comparison]
+    _Others = tuple[Frontier, Comparison]
 
 HELP = "a plan as one HTML file, or one of its pictures as SVG"
 PICTURES = ("timeline", "curve", "strip")
@@ -78,7 +78,7 @@ def run(arguments: Namespace) -> int:
     elif arguments.picture == "timeline":
         text = timeline_picture(plan, costs)
     elif arguments.picture == "curve":
-        curve, _, comparison = _solved(plan, costs, arguments)
+        curve, comparison = _solved(plan, costs, arguments)
         text = curve.picture(plan, comparison)
     else:
         others, left_out = None, ""
@@ -95,10 +95,10 @@ def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:
     """The plan between all the others of its costs."""
     from scheduler.cli.progress import Watching
 
-    given = {**limits_of(arguments), "points": arguments.points}
+    limits = limits_of(arguments)
     with Watching(costs, quiet=arguments.quiet) as watching:
-        curve, comparison = watching.engine.around(plan, costs, watching.run, watching.watch, given)
-    return curve, plan, comparison
+        run, watch = watching.run, watching.watch
+        return watching.engine.around(plan, costs, run, watch, arguments.points, limits)
 
 
 def _files(arguments: Namespace) -> Files:

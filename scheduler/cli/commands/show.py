@@ -51,23 +51,22 @@ def run(arguments: Namespace) -> int:
 
 def _named(arguments: Namespace) -> Plan | Costs:
     from scheduler.costs.readers import read_costs_text
-    from scheduler.plans.file.items import is_plan, parse_plan
+    from scheduler.plans.file.fields import KIND
+    from scheduler.plans.file.items import parse_plan
     from scheduler.plans.plan import Plan
 
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
         return options.costs_of(arguments)
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
-    of_plan = is_plan(parse_plan(text, source))
+    of_plan = KIND.is_said_by(parse_plan(text, source))
     return Plan.from_json(text, source) if of_plan else read_costs_text(text, source)
 
 
 def _show_plan(plan: Plan, arguments: Namespace) -> None:
-    import textwrap
-
     from scheduler.common.text import format_bytes, format_time
     from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
-    from scheduler.report.tables import narrowed, print_width
+    from scheduler.report.tables import narrowed, print_width, wrapped
 
     if arguments.plan_costs is None:
         if arguments.json or arguments.csv:
@@ -94,4 +93,4 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
             f"Replayed: the peak of {format_bytes(done.peak_bytes)} is set by {done.set_by}; "
             f"a step takes {format_time(done.time, plan.time_unit)}."
         )
-        print(textwrap.fill(said, print_width(), break_long_words=False, break_on_hyphens=False))
+        print(wrapped(said, print_width()))

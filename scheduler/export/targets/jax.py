@@ -25,7 +25,7 @@ from scheduler.plans.settings import (
     singles,
 )
 from solvers.chain.problem import Chain
-from solvers.schedule import Checkpoint, Items
+from solvers.schedule import Checkpoint
 
 MAXTEXT = (
     "minimal_with_context",
@@ -79,7 +79,7 @@ def to_jax(source: Source) -> Exported:
             f"MAXTEXT = {{{lines}}}\n"
         )
     layers = source.plan.layers
-    options = {layers[i]: quoted(option) for i, option in sorted(source.options().items())}
+    options = {layers[i]: quoted(option) for i, option in source.plan.schedule.options().items()}
     inside = literal(quoted(layers[i]) for i in checkpointed(source.plan.items))
     data = (
         f"{plan_literals(source)}"
@@ -144,7 +144,7 @@ def _early_stop(source: Source) -> tuple[str, ...]:
         replace(layer, recompute_time=layer.forward_time) for layer in source.chain.layers
     )
     assert source.costs is not None  # there is a chain
-    ticks = Chain(layers, source.chain.input_bytes).replay(Items(source.plan.items)).time
+    ticks = Chain(layers, source.chain.input_bytes).replay(source.plan.schedule).time
     time = ticks / source.costs.ticks_per_unit
     if time == source.plan.time:
         return ()

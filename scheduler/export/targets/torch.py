@@ -40,7 +40,7 @@ def to_lightning(source: Source) -> Exported:
 
 def to_fsdp(source: Source) -> Exported:
     """`shard_with_plan`, in place of the calls of ``fully_shard``."""
-    for layer, option in source.options().items():
+    for layer, option in source.plan.schedule.options().items():
         raise InvalidPlan(
             f"the plan keeps {source.plan.layers[layer]!r} with option {option!r}, and fully_shard "
             "gathers a block's parameters by operations of its own among those that the option "

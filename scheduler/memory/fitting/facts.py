@@ -10,7 +10,6 @@ from scheduler.common.text import format_bytes, more_than_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.peaks import Moment
 from scheduler.memory.fitting.training import Training
-from scheduler.memory.recipe import DEGREES
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
@@ -180,9 +179,7 @@ class FitFacts:
         """All of it as JSON values; sizes in bytes, of one GPU."""
         recipe = self.training.recipe
         said = {
-            name: value
-            for name, value in asdict(recipe).items()
-            if name.removesuffix("_parallel") not in DEGREES
+            name: value for name, value in asdict(recipe).items() if not name.endswith("_parallel")
         }
         said |= {"gpus": recipe.sharding.gpus, "gradient_dtype": recipe.gradients}
         plan = None if self.plan is None else {**self.plan.to_dict(), "overhead": self.overhead}

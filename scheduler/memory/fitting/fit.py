@@ -14,7 +14,7 @@ from scheduler.common.text import did_you_mean
 from scheduler.common.units import parse_bytes
 from scheduler.memory.errors import Argument, InvalidRecipe, check_flag
 from scheduler.memory.fitting.facts import FitFacts, Limits, counted_gradients
-from scheduler.memory.fitting.peaks import keep_all_peak, kept_bytes, moments, smallest_peak
+from scheduler.memory.fitting.peaks import kept_bytes, moments, smallest_peak
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
 from scheduler.memory.fitting.text import fit_lines
 from scheduler.memory.fitting.training import Efficiency, Training
@@ -193,9 +193,10 @@ def _limits(training: Training, batch: int, sequence: int, available: int) -> Li
         except InvalidRecipe:
             # All but its size has been checked before: it is too large to count.
             return False
-        if moments(costs, temporaries)[-1].bytes > available:
+        loss, layer, optimizer = (moment.bytes for moment in moments(costs, temporaries))
+        if optimizer > available:
             return False
-        if keep_all_peak(costs) <= available:
+        if max(loss, layer) <= available:
             return True
         return checkpointed and smallest_peak(costs)[0] <= available
 

@@ -9,6 +9,7 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, OptionCost
 from scheduler.plans.text import peak_text
 from solvers.chain.methods import METHODS
+from solvers.chain.problem import Chain
 from solvers.replay import Moment as Action
 from solvers.schedule import Backward
 from solvers.solution import Infeasible
@@ -41,7 +42,8 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
     two is the peak of the replay. "optimizer" is what comes after: all gradients, the input that
     the user still holds, and the optimizer's temporaries, in bytes.
     """
-    chain, (steps, first) = costs.to_chain(), _keep_all_steps(costs)
+    chain = costs.to_chain()
+    steps, first = _keep_all_steps(chain)
     turn = first + 1
 
     def highest(name: str, some: tuple[Action, ...]) -> Moment:
@@ -61,21 +63,14 @@ def moments(costs: CostGraph, temporaries: int = 0) -> tuple[Moment, ...]:
 
 def kept_bytes(costs: CostGraph) -> int:
     """Live between forward and backward when everything is kept."""
-    steps, first = _keep_all_steps(costs)
+    steps, first = _keep_all_steps(costs.to_chain())
     return steps[first - 1].after_bytes
 
 
-def _keep_all_steps(costs: CostGraph) -> tuple[tuple[Action, ...], int]:
+def _keep_all_steps(chain: Chain) -> tuple[tuple[Action, ...], int]:
     """The steps of a replay that keeps everything, and the place of the first backward."""
-    chain = costs.to_chain()
     steps = chain.replay(chain.keep_all()).moments
     return steps, next(i for i, step in enumerate(steps) if isinstance(step.action, Backward))
-
-
-def keep_all_peak(costs: CostGraph) -> int:
-    """Peak of the step that keeps everything."""
-    chain = costs.to_chain()
-    return chain.replay(chain.keep_all()).peak_bytes
 
 
 def smallest_peak(costs: CostGraph) -> tuple[int, str]:

@@ -71,6 +71,6 @@ def largest(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
     Zero is taken to fit. Calls are about 2·log2 of the answer over the guess.
     """
     good, trial = 0, max(1, min(guess, most))
-    while trial < most and fits(trial):
+    while good < most and fits(trial):
         good, trial = trial, min(2 * trial, most)
-    return bisect_left(range(1, trial + 1), True, lo=good, key=lambda n: not fits(n))
+    return bisect_left(range(1, trial), True, lo=good, key=lambda n: not fits(n))

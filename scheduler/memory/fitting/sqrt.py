@@ -5,6 +5,7 @@ The rule's own formulas are in `solvers.chain.uniform`; here are those that need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_bytes
@@ -26,7 +27,7 @@ from solvers.chain.uniform import (
     uniform_plan,
 )
 from solvers.replay import Replay
-from solvers.schedule import Items, keep_all
+from solvers.schedule import Items
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -135,8 +136,8 @@ def _figures(n: int) -> list[str]:
 
 def _replayed(chain: Chain, ks: list[int], best: int) -> list[str]:
     """Peaks of uniform plans on the model's own costs."""
-    names = [layer.name for layer in chain.layers]
-    everything = chain.replay(Items(keep_all(len(chain))))
+    names = chain.names
+    everything = chain.replay(chain.keep_all())
     uniform = {k: chain.replay(Items(uniform_plan(chain, k))) for k in ks}
     plans = [("everything kept", everything)]
     plans += [(f"segments of {k}", done) for k, done in uniform.items()]
@@ -159,7 +160,7 @@ def _replayed(chain: Chain, ks: list[int], best: int) -> list[str]:
     return lines
 
 
-def _by_head_alone(best: Replay, longer: Replay, names: list[str]) -> bool:
+def _by_head_alone(best: Replay, longer: Replay, names: Sequence[str]) -> bool:
     """Whether longer segments need less than the best ones since the head sets both peaks."""
     last = f"the backward of {names[-1]!r}"
     both = {peak_text(done.peak_action, names) for done in (best, longer)}

@@ -11,7 +11,6 @@ from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.simulate.setting import linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
-from solvers.schedule import Items
 
 _WIDTH = 100
 _LABEL = 10
@@ -135,7 +134,7 @@ def _plan(fit: FitFacts) -> str:
     if plan.overhead == 0:
         return f"nothing need be recomputed; {smallest}"
     again = sum(count > 1 for count in plan.forwards.values())
-    parts = ", whole or in part" if Items(plan.items).options() else ""
+    parts = ", whole or in part" if plan.schedule.options() else ""
     return (
         f"{plan.status}: {format_percent(plan.overhead)} slower "
         f"({format_time(plan.time, plan.time_unit)} a step), {again} of {len(plan.layers)} layers "

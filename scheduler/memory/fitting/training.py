@@ -69,15 +69,13 @@ class Training:
             Also where sizes are so large that a step's bytes or times pass 2**62.
         """
         try:
-            costs = self._costs(batch, sequence, options)
-            costs.to_chain()  # it adds up all times
+            return self._costs(batch, sequence, options)
         except InvalidCosts as error:
             share = "" if self.efficiency is None else ", or a larger efficiency"
             raise InvalidRecipe(
                 f"batch {batch} × sequence {sequence} is too large to count: bytes or nanoseconds "
                 f"of a step pass 2**62; give a smaller batch or sequence{share}"
             ) from error
-        return costs
 
     def _costs(self, batch: int, sequence: int, options: bool) -> CostGraph:
         costs = costs_from_shape(

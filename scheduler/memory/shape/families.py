@@ -235,13 +235,12 @@ def _qwen2_moe(config: Config) -> dict[str, Any]:
 
 
 def _qwen3_moe(config: Config) -> dict[str, Any]:
-    bias = config.flag("attention_bias", False)
+    made = _biased(config) | {"qk_norm": True}
     # The window is in every block, whatever max_window_layers says.
     config.get("max_window_layers")
     window = _window(config, 4096)
     if not config.flag("use_sliding_window", False):
         window = {}
-    made = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
     return _qwen_moe(config) | window | made
 
 

@@ -1,1 +1,1 @@
-"""A block run on paper, tensor by tensor, where a formula is not enough."""
+"""A block run on paper, tensor by tensor: what it keeps, and what it needs meanwhile."""

@@ -1,7 +1,7 @@
 """The operations of a transformer, on paper: what each makes, saves and costs, and its backward.
 
 Each mirrors the module of transformers 5.24 that it is named after, local variables and all: when
-Python lets go of a tensor decides the peak. Sizes as in `operations`: e bytes of what linear layers
+Python lets go of a tensor decides the peak. Sizes: e bytes of an element of what linear layers
 make; T tokens.
 """
 

@@ -1,6 +1,6 @@
 """A block and a head, run on paper: what happens between their forward and their backward.
 
-As `activations` derives what is kept, this derives what else is there meanwhile. Every function
+What is kept (`activations`) and what else is there meanwhile both follow from it. Every function
 mirrors a module of transformers 5.24; a variable here lives as long as the variable there.
 """
 

@@ -164,11 +164,12 @@ def training_state(
             Argument("lora_parameters"),
             ", how many parameters its adapters have (`fit` counts them from a model's shape)",
         )
-    trained = total if trainable_parameters is None else trainable_parameters
-    if trainable_parameters is None and (adapters or recipe.base or recipe.train == "frozen"):
-        trained = 0
-    trained = _part("trainable_parameters", trained, total, "parameters")
-    lora = adapter_sizes(lora_dtype or recipe.lora_dtype, own, adapters)
+    if trainable_parameters is None:
+        frozen = adapters or recipe.base or recipe.train == "frozen"
+        trainable_parameters = 0 if frozen else total
+    trained = _part("trainable_parameters", trainable_parameters, total, "parameters")
+    dtype = recipe.lora_dtype if lora_dtype is None else lora_dtype
+    lora = adapter_sizes(dtype, own, adapters)
     weights = _weights(recipe, total, trained, experts, quantized_parameters)
 
     # Trained parameters are taken from outside the experts first.

@@ -10,10 +10,10 @@ from scheduler.planning.certify import certified
 from scheduler.planning.chain.against import describe, hand_made, read_settings
 from scheduler.planning.comparison import COLUMNS, Comparison, MethodRow, View, row_of
 from scheduler.planning.request import Budget
-from scheduler.plans.plan import Plan, excess
+from scheduler.plans.plan import Plan
 from scheduler.plans.text import peak_text
-from scheduler.report.tables import format_percent
-from solvers.chain.frontier import MEMORY_LIMIT, Frontier
+from scheduler.report.tables import excess, format_percent
+from solvers.chain.frontier import Frontier
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits
@@ -32,6 +32,7 @@ _WHOLE_FRONTIER = 120
 
 def compare_chain(
     costs: CostGraph,
+    chain: Chain,
     size: Budget,
     limits: Limits | None = None,
     against: object = (),
@@ -43,7 +44,7 @@ def compare_chain(
     settings of `against`, as `read_settings` reads them. `optima` stands in for solving, and what
     it leaves out is not known.
     """
-    chain, limits = costs.to_chain(), limits or Limits()
+    limits = limits or Limits()
     asked = read_settings(against, chain)
     settings = list({setting.text: setting for setting in (*hand_made(chain), *asked)}.values())
     plans: dict[str, Plan] = {}
@@ -144,8 +145,7 @@ def _known(optimum: _Optimum, budget: int) -> _Solved:
 def _optimum(chain: Chain, limits: Limits) -> _Optimum:
     """The optimal solution of any budget of one chain."""
     if len(chain) <= _WHOLE_FRONTIER:
-        limit = MEMORY_LIMIT if limits.memory_limit is None else limits.memory_limit
-        whole = Frontier(chain, max_points=limits.max_points, memory_limit=limit)
+        whole = Frontier(chain, max_points=limits.max_points, memory_limit=limits.memory_limit)
         if whole.exact:
             return whole.solution
     return lambda budget: METHODS["optimal"].solve(chain, budget, limits)

@@ -88,19 +88,22 @@ class _ChainEngine:
         request: Request,
         against: str | Iterable[str],
     ) -> Comparison:
-        return compare_chain(costs, size, request.limits, against)
+        return compare_chain(costs, problem, size, request.limits, against)
 
     def around(
-        self, plan: Plan, costs: CostGraph, run: Run, watch: Watch, given: Mapping[str, Any]
+        self,
+        plan: Plan,
+        costs: CostGraph,
+        run: Run,
+        watch: Watch,
+        points: object,
+        limits: Mapping[str, Any],
     ) -> tuple[Frontier, Comparison]:
         size, problem = budget_of(plan), costs.to_chain()
-        if len(costs) > _EXACT_LAYERS and given["max_points"] is None:
-            return self._swept(plan, costs, problem, size, run, given)
-        limits = {name: value for name, value in given.items() if name != "points"}
+        if len(costs) > _EXACT_LAYERS and limits["max_points"] is None:
+            return self._swept(plan, costs, problem, size, run, points, limits)
         request = read_request(self, "optimal", len(costs), watch, **limits)
-        frontier = run(
-            "the frontier", lambda: self.frontier(costs, problem, request, given["points"])
-        )
+        frontier = run("the frontier", lambda: self.frontier(costs, problem, request, points))
         compared = run("all methods", lambda: self.compare(costs, problem, size, request, ()))
         return frontier, compared
 
@@ -111,18 +114,19 @@ class _ChainEngine:
         problem: Chain,
         size: Budget,
         run: Run,
-        given: Mapping[str, Any],
+        points: object,
+        limits: Mapping[str, Any],
     ) -> tuple[Frontier, Comparison]:
         """The same of a long chain, as far as it is solved within a time limit."""
-        for name in ("points", "threads"):
-            if given[name] is not None:
+        for name, value in (("points", points), ("threads", limits["threads"])):
+            if value is not None:
                 raise UnsuitableMethod(self.foreign.format(name))
-        asked = given["time_limit"]
+        asked = limits["time_limit"]
         seconds = _SECONDS if asked is None else read_seconds(asked)
         sweep = ChainSweep(problem, lambda work, left: run("some budgets", work, left), seconds)
         sweep.know_plan(plan, size.available)
         try:
-            compared = compare_chain(costs, size, optima=sweep.optima)
+            compared = compare_chain(costs, problem, size, optima=sweep.optima)
         except TimeoutError:
             raise NoPlanFound(
                 f"the optimum of {len(costs)} layers within the plan's budget was not found in "

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.planning.request import Budget
 from scheduler.planning.sweep import Sweep, Swept, Trades
 from scheduler.plans.plan import Plan
-from solvers.chain.frontier import MEMORY_LIMIT
 from solvers.chain.frontier import Frontier as Points
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
@@ -32,8 +31,7 @@ class WholeFrontier(Trades):
     """All trades of a chain."""
 
     def __init__(self, chain: Chain, limits: Limits, refusal: Refusal) -> None:
-        limit = MEMORY_LIMIT if limits.memory_limit is None else limits.memory_limit
-        self._solved = Points(chain, max_points=limits.max_points, memory_limit=limit)
+        self._solved = Points(chain, max_points=limits.max_points, memory_limit=limits.memory_limit)
         self._refusal = refusal
         self.points = self._solved.points
         self.exact = self._solved.exact

@@ -20,7 +20,7 @@ from scheduler.costs.readers import Costs
 from scheduler.planning.comparison import Comparison
 from scheduler.planning.engine import Run, budget_of, read_request, solution_of
 from scheduler.planning.frontier import Frontier
-from scheduler.planning.graph.compare import compare_graph
+from scheduler.planning.graph.compare import compare_graph, keep_all
 from scheduler.planning.graph.refusal import below_floor, refusal
 from scheduler.planning.request import Budget, Request, Watch, read_count
 from scheduler.planning.sweep import Sweep, Swept, lowered
@@ -30,7 +30,7 @@ from solvers.graph.lowering import lower
 from solvers.graph.methods import METHODS
 from solvers.graph.problem import Graph
 from solvers.methods import Method
-from solvers.solution import Infeasible, PlanClass, Solution
+from solvers.solution import Infeasible
 
 POINTS = 8
 """Budgets of a sweep where the caller says nothing."""
@@ -80,7 +80,7 @@ class _GraphEngine:
         if request.limits.time_limit is None:
             limits = replace(request.limits, time_limit=POINT_SECONDS)
             request = replace(request, limits=limits)
-        everything = _keep_all(problem)
+        everything = keep_all(problem)
         found: list[Swept] = []
         failed: list[tuple[int, str]] = []
         for budget in _budgets(problem, everything.peak_bytes, count):
@@ -123,13 +123,18 @@ class _GraphEngine:
         return compare_graph(self, costs, problem, size, request)
 
     def around(
-        self, plan: Plan, costs: Costs, run: Run, watch: Watch, given: Mapping[str, Any]
+        self,
+        plan: Plan,
+        costs: Costs,
+        run: Run,
+        watch: Watch,
+        points: object,
+        limits: Mapping[str, Any],
     ) -> tuple[Frontier, Comparison]:
         problem: Any = plan.problem(costs)
-        limits = {name: value for name, value in given.items() if name != "points"}
-        limits["time_limit"] = limits["time_limit"] or _REPORT_SECONDS
+        if limits["time_limit"] is None:
+            limits = {**limits, "time_limit": _REPORT_SECONDS}
         request = read_request(self, "auto", len(costs), watch, **limits)
-        points = given["points"] or POINTS
         return (
             run("the frontier", lambda: self.frontier(costs, problem, request, points)),
             run(
@@ -140,11 +145,6 @@ class _GraphEngine:
 
 
 GRAPH = _GraphEngine()
-
-
-def _keep_all(graph: Any) -> Solution[Any]:
-    """The plan that runs everything once: no plan of any class is faster."""
-    return Solution.of(graph, graph.keep_all(), plan_class=PlanClass.ANY)
 
 
 def _read_points(points: object) -> int:

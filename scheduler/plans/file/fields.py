@@ -11,9 +11,10 @@ from scheduler.common.checks import FileKind, check_keys
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import ordinal, shown
 from scheduler.plans.file.items import SCHEMA
+from scheduler.report.tables import excess
 from solvers.problem import LIMIT
 
-_KIND = FileKind(
+KIND = FileKind(
     SCHEMA,
     "a plan file",
     InvalidPlan,
@@ -63,7 +64,7 @@ def check_record(record: object) -> dict[str, Any]:
     InvalidPlan
         A field is missing, unknown, of the wrong kind, or contradicts another.
     """
-    record = _KIND.check(record)
+    record = KIND.check(record)
     steps = steps_key(record)
     own = {field.name: field for field in FIELDS if steps in field.of}
     needed = [name for name in own if own[name].needed]
@@ -147,13 +148,6 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"the plan says a gap of {gap}, but its time is {time} and its lower bound {bound}; "
             "it was changed after it was solved: solve again"
         )
-
-
-def excess(time: float, least: float) -> float:
-    """How far `time` is above `least`, as a share of it; infinite above nothing."""
-    if time == least:
-        return 0.0
-    return time / least - 1 if least else float("inf")
 
 
 def _finite(share: float) -> float | None:
@@ -248,8 +242,7 @@ FIELDS = (
     PlanField(
         "layers",
         _NAMES,
-        "Names of the layers in the order in which they run; for a graph, of its nodes in the "
-        "order of their first run.",
+        "Names of the layers, or of the nodes of a compute graph, in the order of the costs.",
     ),
     PlanField(
         "budget_bytes",

@@ -34,12 +34,6 @@ def parse_plan(text: str, source: str) -> object:
         return parse_json(text, source, InvalidPlan)
 
 
-def is_plan(value: object) -> bool:
-    """Whether the JSON `value` says that it is a plan."""
-    schema = value.get("schema") if isinstance(value, Mapping) else None
-    return isinstance(schema, str) and schema.startswith("checkpoint-scheduler/plan/")
-
-
 @contextmanager
 def _room_for(depth: int) -> Iterator[None]:
     # The JSON reader of the standard library recurses, one level for each nested value.
