@@ -31,40 +31,13 @@ _OTHER_FRAMES = 200
 """Those left for the training script, and for the model."""
 
 
-def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
-    """Checkpoint a model's blocks as `plan` says.
+def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+    """`scheduler.pytorch.apply` for the plan of a chain.
 
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
     nests), by the replaced forwards of its blocks: the model calls each in its place, with
     arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
-    of a segment the model may do what it likes but change the activation. Parameter names, hooks
-    and the state dict stay as they were. Without gradients everything runs as before. A generation
-    cache is switched off. The model can be copied, pickled and saved whole with the plan on it.
-
-    Parameters
-    ----------
-    plan
-        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
-    model
-        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
-        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
-    blocks
-        What `profile` was given: "auto", where the plan must have every block of a stack, or a
-        pattern or names, which must be those of the plan's blocks.
-
-    Returns
-    -------
-    Handle
-        ``handle.remove()`` undoes everything; also a context manager.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
-        a graph, or does not say what its options keep.
-    UnsupportedModel
-        The model checkpoints already, or is wrapped in something that the plan does not survive;
-        or a pattern of blocks matches nothing.
+    of a segment the model may do what it likes but change the activation.
     """
     check_kind(plan, "chain")
     _check_runnable(plan)

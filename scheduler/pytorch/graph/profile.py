@@ -14,7 +14,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
 from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
-from scheduler.pytorch.graph.trace import trace, walk
+from scheduler.pytorch.graph.trace import find_layers, walk
 from scheduler.pytorch.graph.traced import Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.fake import is_fake
@@ -61,12 +61,12 @@ def profile_graph(
     UnsupportedModel
         The model cannot be traced, or does something that a plan cannot honour.
     """
-    names = None if leaves is None else list(leaves)
     faking = is_fake(model) if fake is None else fake
     with prepared(model, inputs, fake=faking) as (model, inputs):
-        graph = trace(model, inputs, names)
+        arguments = Arguments.of(model, inputs)
+        graph = find_layers(model, arguments, leaves, loss_fn=loss_fn)
         clock = RooflineClock(roofline or Roofline()) if faking else Clock(device_of(model, inputs))
-        with cast(casting(Arguments.of(model, inputs).tensors)):
+        with cast(casting(arguments.tensors)):
             return _profile(graph, model, inputs, loss_fn, clock)
 
 

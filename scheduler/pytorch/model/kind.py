@@ -16,8 +16,8 @@ _REFUSED = {
     ),
 }
 _OF_A_GRAPH = (
-    "this is the plan of a graph, which has steps in place of items; apply it with "
-    "apply_graph(plan.steps, trace(model, inputs), model)"
+    "this is the plan of a compute graph, whose nodes torch cannot run; profile the model, solve "
+    "its costs, and apply that plan"
 )
 
 

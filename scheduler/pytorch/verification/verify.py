@@ -14,7 +14,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.checkpointing.apply import apply
+from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS
