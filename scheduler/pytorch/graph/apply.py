@@ -24,6 +24,9 @@ from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.observe.autograd import Source
 from solvers.graph.schedule import LayerAction
 
+_MOST_TRACES = 16
+"""Forms of arguments that a trace is kept for."""
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -110,11 +113,13 @@ class GraphHandle(RemovableHandle):
 class PlannedLayers(Handle):
     """An applied plan of a graph of layers."""
 
-    def report(self) -> Coverage:
-        """For each layer what the plan wants and whether the model's forward is still the plan's.
+    @property
+    def forwards(self) -> dict[str, int]:
+        """How often each layer of the model ran forward in the latest step with gradients."""
+        return dict(self._placed[0].counts) if self._placed else {}
 
-        `calls` is how often each has run forward so far, recomputations included.
-        """
+    def report(self) -> Coverage:
+        """For each layer what the plan wants, and whether the model's forward is the plan's."""
         forward = next(iter(self._placed), None)
         planned = {
             name: "keep" if count == 1 else f"run {count} times"
@@ -124,7 +129,7 @@ class PlannedLayers(Handle):
             return Coverage(planned, dict.fromkeys(planned, "the plan was removed"), {})
         put = forward.is_put
         found = planned if put else dict.fromkeys(planned, "the model's forward was replaced since")
-        return Coverage(planned, found, dict(forward.counts))
+        return Coverage(planned, found, dict.fromkeys(planned, forward.calls))
 
 
 class PlannedModel(Replaced):
@@ -134,6 +139,7 @@ class PlannedModel(Replaced):
         super().__init__(model)
         self.scripts = list(scripts)
         self.counts: Counter[str] = Counter()
+        self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan's forward part; autograd runs the rest."""
@@ -141,6 +147,7 @@ class PlannedModel(Replaced):
             return self.original(*args, **kwargs)
         arguments = Arguments.bound(self.module, args, kwargs)
         script = self._script(arguments)
+        self.calls += 1
         self._check(script.graph)
         step = PlannedStep(script, self.module, arguments, self.counts)
         last = step.forward()
@@ -186,6 +193,7 @@ class TracingModel(PlannedModel):
         return {**super().__getstate__(), "scripts": []}  # it is traced anew
 
     def _script(self, arguments: Arguments) -> Script:
+        self.counts = Counter()  # of this step
         form, state = arguments.form, state_of(self.module)
         for script in self.scripts:
             graph = script.graph
@@ -196,7 +204,7 @@ class TracingModel(PlannedModel):
             graph = trace_for(self.module, arguments, self.plan.layers)
         finally:
             self.put()
-        self.scripts.append(Script.of(self.plan, graph))
+        self.scripts = [*self.scripts[1 - _MOST_TRACES :], Script.of(self.plan, graph)]
         return self.scripts[-1]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
@@ -30,7 +31,8 @@ class Measurement:
         Most bytes live at once of everything but parameters, buffers and optimizer state: inputs,
         activations, gradients, temporaries. What a plan's ``peak_bytes`` predicts.
     forwards
-        How often each block's forward was entered, by module name.
+        How often each block's forward was entered, by module name; of a graph's plan also those
+        of its layers.
     seconds
         Time of one step, not slowed down by measuring; None on fake tensors.
     left_bytes
@@ -71,18 +73,23 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
-    names = find_blocks(model, blocks)
+    names = [] if blocks == [] else find_blocks(model, blocks)
     faking = is_fake(model) if fake is None else fake
     with prepared(model, inputs, fake=faking) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if faking else _seconds(step, device)
+            planned = model.__dict__.get("forward")
+            if faking and isinstance(planned, TracingModel):
+                step.run()  # the first traces the model
             with counted(model, names) as forwards:
                 if device.type == "cuda" and not faking:
                     peak, left = _allocated(step, device)
                 else:
                     peak, left = _tracked(step)
+            if isinstance(planned, TracingModel):
+                forwards |= planned.counts
             return Measurement(peak, forwards, seconds, left)
 
 

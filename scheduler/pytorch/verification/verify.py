@@ -65,7 +65,9 @@ def verify(
     """
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
-    names = [name for name in plan.layers if name and name in dict(model.named_modules())]
+    modules = dict(model.named_modules())
+    chain = plan.kind == "chain"  # where each block is called once, and is one layer
+    names = [name for name in plan.layers if chain and name and name in modules]
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
     with ExitStack() as stack:
@@ -81,7 +83,7 @@ def verify(
         without, values, again = measured(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = measured(), computed()
-    planned = {name: plan.forwards[name] for name in names}
+    planned = {name: plan.forwards[name] for name in found.forwards}
     verification = Verification(
         plan,
         device,

@@ -161,10 +161,10 @@ class CallRecorder(TorchFunctionMode):
     def _value(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
     ) -> None:
-        """Record a branch, or another plain value, as a check; refuse what else is taken out."""
+        """Record a branch or a count as a check; refuse what else is taken out of a tensor."""
         if value is None or name in _OF_THE_FORM:
             return
-        if not all(isinstance(leaf, (bool, int, float, str)) for leaf in tree_leaves(value)):
+        if not all(isinstance(leaf, int) for leaf in tree_leaves(value)):
             raise UnsupportedModel(
                 f"operation {name.strip('_')!r} makes {type(value).__name__} from the values of a "
                 "tensor; name a block that contains it in leaves"
