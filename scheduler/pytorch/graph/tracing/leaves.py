@@ -42,13 +42,15 @@ class Leaves:
             for name in [n for n in self.names if type(self._modules[n]) is kind]:
                 self._open(name)
             return True
+        before = self.names
         for closed in reversed(error.inside):
             kind = type(self._modules[closed])
             self._tried.add(kind)  # it is not opened again
             for name, module in self._modules.items():
                 if name and type(module) is kind:
                     self._close(name)
-            return True
+            if self.names != before:
+                return True
         return False
 
     def may_open(self, name: str) -> bool:

@@ -181,7 +181,10 @@ class CallRecorder(TorchFunctionMode):
         if self._busy or not name:
             return original(module, *args, **kwargs)
         self.called.add(name)
-        leaf = name in self._leaves or (
+        parts = name.split(".")
+        above = {".".join(parts[: i + 1]) for i in range(len(parts))}
+        # Part of a leaf that is called from outside of it is one, too.
+        leaf = bool(above & self._leaves and not above & self._opened) or (
             type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
             and not isinstance(module, nn.Sequential)
         )
