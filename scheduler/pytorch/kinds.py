@@ -9,6 +9,7 @@ from torch import nn
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
 from scheduler.pytorch.graph.apply import apply_layers
+from scheduler.pytorch.graph.trace import is_traced
 
 
 def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
@@ -49,6 +50,16 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         The model checkpoints already, or is wrapped in something that the plan does not survive;
         or a pattern of blocks matches nothing.
     """
-    if plan.kind == "layer graph":
+    if plan.kind == "layer graph" or _is_of_a_trace(plan, model):
         return apply_layers(plan, model)
     return apply_chain(plan, model, blocks)
+
+
+def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:
+    """Whether a chain is a graph without branches: some of its layers are no blocks.
+
+    They are operations, the second call of a module, or several of these together.
+    """
+    modules = dict(model.named_modules())
+    inside = [name for name in plan.layers[1:-1] if name not in modules]
+    return bool(inside) and all(is_traced(name, modules) for name in inside)

@@ -18,11 +18,13 @@ from scheduler.pytorch.graph.step import PlannedStep, Script
 from scheduler.pytorch.graph.trace import trace_for
 from scheduler.pytorch.graph.traced import TracedGraph, state_of
 from scheduler.pytorch.graph.tracing.fx import Arguments
-from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
 from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.observe.autograd import Source
 from solvers.graph.schedule import LayerAction
+
+_RECORDED = ("transformers.utils.output_capturing",)
+"""Hooks of these modules collect outputs, if at all, and are a part of the trace."""
 
 _MOST_TRACES = 16
 """Forms of arguments that a trace is kept for."""
@@ -78,7 +80,6 @@ def apply_layers(plan: Plan, model: nn.Module) -> PlannedLayers:
     The model is traced in its first step with gradients, and again whenever the form of its
     arguments, or a value that it branches on, is new.
     """
-    check_kind(plan, "layer graph")
     check_unplanned(model, repr(type(model).__name__))
     modules = dict(model.named_modules())
     if not any(name in modules for name in plan.layers):
@@ -175,7 +176,8 @@ class PlannedModel(Replaced):
     def _check(self, graph: TracedGraph) -> None:
         for name in graph.through:
             part = self.module.get_submodule(name)
-            if any(getattr(part, kind) for kind in _HOOKS):
+            hooks = [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
+            if any(hook.__module__ not in _RECORDED for hook in hooks):
                 raise UnsupportedModel(
                     f"module {name!r} has a hook, and the plan runs its parts without it; name it "
                     "in leaves, or put the hook on its parts"

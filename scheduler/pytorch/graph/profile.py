@@ -91,9 +91,8 @@ def _profile(
     end = len(graph) - 1
     output = session.table.get(end)
     loss, edges = output, list(graph.edges)
-    if loss_fn is not None:
-        run = _loss_of(session, loss_fn)
-        loss = run({end: output})
+    run = None if loss_fn is None else _loss_of(session, loss_fn)
+    if run is not None and not _is_loss(loss := run({end: output}), output):
         task = Task("loss", run, end + 1, (end,), {})
         seen.append(_see(task, session.table, frozenset(), False, clock))
         edges.append((end, end + 1))
@@ -221,8 +220,17 @@ def _loss_of(
 
     def run(handed: Mapping[Key, torch.Tensor]) -> torch.Tensor:
         loss = loss_of(session.result(handed[end], gate(handed[end].device)), loss_fn)
-        if loss.untyped_storage() is handed[end].untyped_storage():
-            return loss.clone()  # the model's output itself: it must not lie in what it reads
+        if loss.numel() < handed[end].numel() and _shares(loss, handed[end]):
+            return loss.clone()  # it must not lie in what it reads
         return loss
 
     return run
+
+
+def _is_loss(loss: torch.Tensor, output: torch.Tensor) -> bool:
+    """Whether the model's output is the loss already."""
+    return loss.numel() == output.numel() and _shares(loss, output)
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage() is other.untyped_storage()

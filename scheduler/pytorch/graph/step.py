@@ -68,10 +68,13 @@ class Script:
 
 
 def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[LayerAction]:
-    """The plan's actions in the trace's numbering; a loss outside the model comes last."""
+    """The plan's actions in the trace's numbering; a loss outside the model comes last.
+
+    Where a graph has no branches its costs are a chain, and so is their plan.
+    """
     if not isinstance(plan, Plan):
         return list(plan)
-    check_kind(plan, "layer graph")
+    check_kind(plan, "layer graph", "chain")
     position = {name: i for i, name in enumerate(graph.names)}
     others = [name for name in plan.layers if name not in position]
     if len(plan.layers) - len(others) < len(graph) or len(others) > 1:
@@ -82,7 +85,8 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
         )
     return [
         replace(step, layer=position.get(plan.layers[step.layer], len(graph)))
-        for step in plan.steps
+        for step in plan.schedule.actions(len(plan.layers))
+        if isinstance(step, (Forward, Backward))
     ]
 
 

@@ -49,7 +49,7 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
         are not looked into. Modules of torch.nn (but `nn.Sequential` and the like) are layers in
         any case, and so are operations between them. One that makes and hands over several tensors
         becomes a layer for each: that of the first has its name, the others ``name[1]`` and so on.
-        "auto": the blocks of the model's stacks, and what lies outside of them, as coarse as can be.
+        "auto": the blocks of the model's stacks, and what is outside of them, as coarse as can be.
 
     Returns
     -------
@@ -97,7 +97,8 @@ def trace_for(model: nn.Module, arguments: Arguments, layers: Sequence[str]) -> 
     Raises `InvalidPlan` where the model has other layers.
     """
     modules = dict(model.named_modules())
-    wanted = list(dict.fromkeys(name for layer in layers for name in _within(layer, modules)))
+    parts = dict.fromkeys(part for layer in layers for part in _parts(layer))
+    wanted = [part for part in parts if part in modules]
     for leaves in ("auto", wanted):
         graph = find_layers(model, arguments, leaves, wanted=wanted, ends=layers[-2:])
         if graph.names in (tuple(layers), tuple(layers[:-1])):
@@ -109,12 +110,13 @@ def trace_for(model: nn.Module, arguments: Arguments, layers: Sequence[str]) -> 
     )
 
 
-def _within(layer: str, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-    """The modules that a layer's name is made of."""
-    for part in layer.split("+"):
-        name = re.sub(r"(#\d+|\[\d+\])*$", "", part)
-        if name in modules:
-            yield name
+def is_traced(layer: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a layer's name is made of modules and operations as a trace names them."""
+    return all(part in modules or part.strip("()").isidentifier() for part in _parts(layer))
+
+
+def _parts(layer: str) -> list[str]:
+    return [re.sub(r"(#\d+|\[\d+\])*$", "", part) for part in layer.split("+")]
 
 
 def _named(model: nn.Module, leaves: Iterable[str]) -> list[str]:

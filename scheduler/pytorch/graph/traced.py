@@ -147,7 +147,7 @@ class TracedGraph:
             if node not in needed:
                 needed.add(node)
                 todo += node.all_input_nodes
-        random = set()
+        random: set[fx.Node] = set()
         for held in self.held:
             for node in held.program:
                 if node.meta.get("random") or random & {*node.all_input_nodes}:
@@ -257,7 +257,8 @@ class Session:
             else:
                 with torch.no_grad():
                     values[node] = run_node(node, self.model, self.graph.constants, plain)
-        return tree_unflatten(fx.map_arg(end.args[0], handed), self.graph.spec)
+        leaves: Any = fx.map_arg(end.args[0], handed)
+        return tree_unflatten(leaves, self.graph.spec)
 
     def end_forward(self) -> None:
         """Hold no longer what is only returned."""

@@ -15,8 +15,8 @@ from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
-from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.calls import shared_names
+from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
@@ -92,7 +92,7 @@ def describe(
         As `profile` does.
     """
     names = blocks if isinstance(blocks, str) else list(blocks)
-    machine = {"fake": fake, "gpu": gpu, "roofline": roofline}
+    machine: dict[str, Any] = {"fake": fake, "gpu": gpu, "roofline": roofline}
     try:
         found = look_for(model, names)
         outside = _Outside(model, found.names)

@@ -61,8 +61,8 @@ def profile(
         pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
     options
         True: look inside the blocks, and give each its options: which of its results to keep while
-        the rest is dropped and made again; for chains. At most 10 of the Pareto set of a block, and what
-        people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
+        the rest is dropped and made again (of chains). At most 10 of the Pareto set of a block, and
+        what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -76,8 +76,8 @@ def profile(
     -------
     CostGraph
         A chain; of a model that is none, where no blocks are named, a graph of layers, which
-        `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the inputs and what the blocks
-        are handed beside the activation (masks, position embeddings).
+        `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the
+        inputs and what the blocks are handed beside the activation (masks, position embeddings).
 
     Raises
     ------
@@ -86,7 +86,7 @@ def profile(
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
-    machine = {"gpu": gpu, "roofline": roofline}
+    machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
     try:
         return see(model, inputs, loss_fn, blocks, options=options, fake=fake, **machine).costs
     except UnsupportedModel as error:

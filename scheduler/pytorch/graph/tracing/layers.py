@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.traced import GraphNode, Held, Program, TracedGraph, state_of
 from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds
+
 
 def build(
     found: FxTrace,
@@ -18,6 +18,7 @@ def build(
     arguments: Arguments,
     ends: Iterable[str],
 ) -> TracedGraph:
+    """The layers of a trace; `ends` are names that the last of them may have."""
     order = {node: i for i, node in enumerate(found.graph.nodes)}
     _put_beside(found, kinds, model, ends)
     layers = [n for n in found.graph.nodes if n in kinds.layers and n not in kinds.joined]
@@ -65,10 +66,11 @@ def _put_beside(found: FxTrace, kinds: Kinds, model: nn.Module, ends: Iterable[s
     """
     output = next(node for node in found.graph.nodes if node.op == "output")
     order = {node: i for i, node in enumerate(found.graph.nodes)}
-    leaves = list(output.args[0])  # type: ignore[arg-type]
+    leaves = list(output.args[0])
     last = {k: _base(leaf, kinds) for k, leaf in enumerate(leaves) if leaf in kinds.differs}
     layers = [n for n in kinds.layers if n not in kinds.joined]
-    names = dict(zip(layers, _names([_closure(n, kinds, order)[0] for n in layers], kinds, model)))
+    programs = [_closure(node, kinds, order)[0] for node in layers]
+    names = dict(zip(layers, _names(programs, kinds, model), strict=True))
     known = [node for end in ends for node in last.values() if names.get(node) == end]
     latest = sorted(last.values(), key=order.__getitem__)
     chosen = set(known[-1:]) or {last[k] for k in found.trained} or set(latest[-1:])

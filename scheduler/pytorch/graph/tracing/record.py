@@ -44,8 +44,9 @@ _OF_THE_FORM = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
     | {"is_floating_point", "is_complex", "is_contiguous", "get_device", "type", "__hash__"}
     | {"__get__", "storage_offset", "is_signed", "is_inference", "is_tensor", "result_type"}
+    | {"__format__", "__repr__", "__str__"}
 )
-"""Functions whose results, where they are no tensors, do not depend on values."""
+"""Functions whose results, where they are no tensors, do not depend on values, or are messages."""
 
 
 class CallRecorder(TorchFunctionMode):
