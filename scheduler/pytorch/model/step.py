@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -41,19 +42,25 @@ def device_of(model: nn.Module, inputs: Any) -> torch.device:
 
 @contextmanager
 def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Put back gradients, buffers and the random state."""
+    """Put back gradients, the random state, and whatever a forward changes on the model.
+
+    Raises `UnsupportedModel` where that is a parameter, which is not copied, or has a graph.
+    """
     gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
     with unmoved({tensor.device for tensor, _ in gradients}):
+        before = Snapshot([model], handed=[inputs], whole=True)
         try:
             yield
         finally:
-            with torch.no_grad():
-                # In place: the model must have the very tensors that it had.
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+            lost = before.lost
+            before.put()
             for tensor, gradient in gradients:
                 tensor.grad = gradient
+        if lost is not None:
+            raise UnsupportedModel(
+                f"a forward of {type(model).__name__} changes {lost} in place, which would have to "
+                "be copied to be put back; make a new tensor of it, or work on fake tensors"
+            )
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
-from scheduler.pytorch.observe.buffers import Buffers
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
@@ -45,9 +44,10 @@ class IsolatedLayer:
         Those of them to which later layers have given a gradient already.
     layout
         Strides of the gradient that the next layer's backward hands it; None: like its output.
+    state
+        What a forward changes on the layer's module and its arguments; each run starts from it.
     """
 
-    module: nn.Module
     run: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
     template: torch.Tensor
     needs_grad: bool
@@ -56,9 +56,11 @@ class IsolatedLayer:
     trained: Sequence[torch.Tensor]
     earlier: Sequence[torch.Tensor]
     layout: Layout | None
+    state: Snapshot
 
     def clear(self) -> None:
-        """Forget the gradients of an earlier run."""
+        """Forget an earlier run: its gradients, and what it has changed."""
+        self.state.put()
         for tensor in self.trained:
             tensor.grad = None
 
@@ -99,23 +101,29 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     it would be wrong.
     """
     template = layer.template
-    version, buffers = template._version, Buffers(layer.module)
-    before = buffers.versions()
+    version = template._version
     forward, again, backward = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
-    repeatable = before == buffers.versions()
+    if (lost := layer.state.lost) is not None:
+        raise UnsupportedModel(
+            f"it changes {lost} in place, which a recomputation would do again; make a new tensor "
+            "of it"
+        )
+    changes = layer.state.changes()
+    changed = 0 if changes is None else changes.copied_bytes
     peaks, layout = see_bytes(layer)
-    again_peak = _again_peak(layer) if repeatable else None
+    again_peak = _again_peak(layer)
     peaks = replace(
         peaks,
         forward_time=forward,
         recompute_time=again,
         backward_time=backward,
         repeatable=again_peak is not None,
-        again_peak=again_peak or 0,
+        again_peak=again_peak + changed if again_peak else 0,
+        state_bytes=changed,
     )
-    return peaks, layout
+    return peaks.with_more_in_forward(layer.state.copied_bytes), layout
 
 
 def _again_peak(layer: IsolatedLayer) -> int | None:
@@ -127,6 +135,7 @@ def _again_peak(layer: IsolatedLayer) -> int | None:
         def body(given: torch.Tensor) -> torch.Tensor:
             nonlocal runs
             runs += 1
+            layer.state.put()
             tracker.reset_peak()
             try:
                 return layer.run(given, sides)
@@ -169,6 +178,7 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
+        layer.state.put()
         gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
@@ -267,6 +277,7 @@ def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[floa
 
 def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
+    layer.state.put()
     marks = [clock.mark()]
     with saving_nothing(lambda tensor: marks.append(clock.mark())):
         layer.forward(door, [layer.template])

@@ -14,6 +14,7 @@ class Peaks:
     `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
     recomputation, beside the gradient that its backward is given: that begins when the backward
     first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    `state_bytes`: of what its forward changes on its module, of which a checkpoint holds a copy.
     """
 
     input_bytes: int
@@ -30,6 +31,7 @@ class Peaks:
     backward_time: float = 0.0
     repeatable: bool = True
     again_peak: int = 0
+    state_bytes: int = 0
 
     @property
     def spare_bytes(self) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.state import Snapshot
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
@@ -172,9 +173,9 @@ def _profile(
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
-    costs = CostGraph(
-        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
-    )
+    # A checkpoint holds what its blocks change on their modules as it was before.
+    held = ends.held_bytes + sum(peaks.state_bytes for peaks, _ in seen)
+    costs = CostGraph(tuple(layers), input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
 
@@ -202,7 +203,6 @@ def _see_blocks(
             call = calls[block.kind]
             others = call.others
             layer = IsolatedLayer(
-                block.module,
                 _alone(block, ambient.around(block.module.forward), call),
                 call.activation,
                 needs_grad,
@@ -211,6 +211,7 @@ def _see_blocks(
                 trained=own[i],
                 earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
                 layout=layout,
+                state=Snapshot([block.module], handed=[*call.args, *call.kwargs.values()]),
             )
             try:
                 peaks, passed = see_layer(layer, clock)
