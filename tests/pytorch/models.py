@@ -166,7 +166,7 @@ def run(model: nn.Module, inputs: Any) -> Any:
 
 
 def without_cache(model: nn.Module) -> None:
-    """Switch the generation cache off, as `measure` does."""
+    """Switch the generation cache off, whose keys and values a step without a plan keeps."""
     config = getattr(model, "config", None)
     if config is not None:
         config.use_cache = False

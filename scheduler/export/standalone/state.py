@@ -264,10 +264,18 @@ class Snapshot:
                     self.cells.append((kind, value, kind.copy(value)))
                 todo += kind.values(value)
 
-    def changes(self) -> Snapshot | None:
-        """What is no longer as it was, as it was; None where all is."""
+    def changes(self, surely: Callable[[torch.Tensor], bool]) -> Snapshot | None:
+        """What is no longer as it was, as it was; None where all is. Some tensors `surely` are not.
+
+        A norm changes its statistics without a new version: what is copied is compared.
+        """
         cells = [each for each in self.cells if not each[0].same(each[1], each[2])]
-        tensors = [each for each in self.tensors if _version(each[0]) != each[1]]
+        tensors = [
+            (tensor, version, copy)
+            for tensor, version, copy in self.tensors
+            if _version(tensor) != version
+            or (copy is not None and (surely(tensor) or not torch.equal(tensor, copy)))
+        ]
         if not cells and not tensors:
             return None
         found = Snapshot(())
@@ -384,23 +392,31 @@ class BlockState:
     def __init__(self, modules: Iterable[Any], refuse: Callable[[str], Exception]) -> None:
         self._modules = list(modules)
         self._refuse = refuse
-        # Of the tensors that a forward was seen with: whether it has changed them.
+        self._parts = [part for module in self._modules for part in module.modules()]
+        self._modes: list[bool] = []
+        # Of the tensors that a forward was seen with in these modes: whether it has changed them.
         self._seen: dict[int, tuple[weakref.ref[Any], bool]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen": {}}
 
-    def _copied(self, tensor: torch.Tensor) -> bool:
+    def _known(self, tensor: torch.Tensor) -> bool | None:
         known = self._seen.get(id(tensor))
-        return known is None or known[0]() is not tensor or known[1]
+        return None if known is None or known[0]() is not tensor else known[1]
+
+    def _copied(self, tensor: torch.Tensor) -> bool:
+        return self._known(tensor) is not False
 
     def before(self, handed: Iterable[Any] = ()) -> Snapshot:
         """To be called before a forward, with what it is handed, of which no tensor is copied."""
+        modes = [part.training for part in self._parts]
+        if modes != self._modes:
+            self._modes, self._seen = modes, {}
         return Snapshot(self._modules, self._copied, handed=handed)
 
     def after(self, before: Snapshot) -> Snapshot | None:
         """To be called after it: what it has changed, as it was before; None where nothing."""
-        changes = before.changes()
+        changes = before.changes(lambda tensor: self._known(tensor) is True)
         changed = set() if changes is None else {id(tensor) for tensor, _, _ in changes.tensors}
         if changes is not None and (name := changes.lost) is not None:
             raise self._refuse(

@@ -22,6 +22,7 @@ from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.step import device_of, loss_of, prepared
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.layer import Writes
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -145,9 +146,9 @@ def _see(
     inputs are its input's. Each run begins with the `state` of its modules.
     """
     forward_time, backward_time = _times(task, table, state, clock)
-    changes = state.changes()
     state.put()
-    tracker = MemoryTracker()
+    writes = Writes(state)
+    tracker = MemoryTracker(writes)
     with tracker:
         with tracker.tag("drop"):
             output = drop(task, table)
@@ -197,7 +198,7 @@ def _see(
         forward_time=forward_time,
         recompute_time=forward_time,
         backward_time=backward_time,
-        state_bytes=0 if changes is None else changes.copied_bytes,
+        state_bytes=writes.copied_bytes,
     )
     return peaks.with_more_in_forward(state.copied_bytes)
 

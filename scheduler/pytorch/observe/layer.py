@@ -18,6 +18,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import statistics_written, tensors_of, written
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
@@ -110,8 +111,6 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
             f"it changes {lost} in place, which a recomputation would do again; make a new tensor "
             "of it"
         )
-    changes = layer.state.changes()
-    changed = 0 if changes is None else changes.copied_bytes
     peaks, layout = see_bytes(layer)
     again_peak = _again_peak(layer)
     peaks = replace(
@@ -120,8 +119,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         recompute_time=again,
         backward_time=backward,
         repeatable=again_peak is not None,
-        again_peak=again_peak + changed if again_peak else 0,
-        state_bytes=changed,
+        again_peak=again_peak + peaks.state_bytes if again_peak else 0,
     )
     return peaks.with_more_in_forward(layer.state.copied_bytes), layout
 
@@ -171,7 +169,8 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     door = gate(template.device)
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
     layer.clear()
-    tracker = MemoryTracker()
+    writes = Writes(layer.state)
+    tracker = MemoryTracker(writes)
     with tracker:
         with tracker.tag("drop"), saving_nothing():
             out = layer.forward(door, [template])
@@ -224,8 +223,33 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak=drop_peak,
         backward_peak=backward_peak,
         gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
+        state_bytes=writes.copied_bytes,
     )
     return peaks, layout
+
+
+class Writes:
+    """What operations write to of a state; an observer of a `MemoryTracker`."""
+
+    def __init__(self, state: Snapshot) -> None:
+        self._copies = {
+            id(tensor.untyped_storage()): copy
+            for tensor, _, copy in state.tensors
+            if copy is not None
+        }
+        self._written: set[int] = set()
+
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Look at an operation."""
+        for tensor in tensors_of([*written(func, args, kwargs), *statistics_written(func, args)]):
+            self._written.add(id(tensor.untyped_storage()))
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of it that a forward must copy to be run again."""
+        return sum(copy.nbytes for key, copy in self._copies.items() if key in self._written)
 
 
 def layout_of(gradient: torch.Tensor) -> Layout | None:

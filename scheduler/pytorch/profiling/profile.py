@@ -19,7 +19,7 @@ from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
@@ -118,7 +118,7 @@ def see(
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with prepared(model, inputs, fake=faking) as (model, inputs):
+    with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):
         device = device_of(model, inputs)
         clock = RooflineClock(machine) if faking else Clock(device)
         with lifted(device) as ambient:
