@@ -16,9 +16,13 @@ from torch.utils.hooks import RemovableHandle
 
 
 def hand_no_caches(
-    model: nn.Module, blocks: Mapping[str, nn.Module], refuse: Callable[[str], Exception]
+    model: nn.Module,
+    blocks: Mapping[str, nn.Module],
+    refuse: Callable[[str], Exception],
+    *,
+    always: bool = False,
 ) -> list[RemovableHandle]:
-    """Let no block be handed a cache while gradients are on; handles that undo it.
+    """Let no block be handed a cache while gradients are on, or `always`; handles that undo it.
 
     A call whose caller hands the model a cache is refused: it would be looked into afterwards.
     """
@@ -27,7 +31,7 @@ def hand_no_caches(
         return []
     hooks = [model.register_forward_pre_hook(partial(_refused, refuse), with_kwargs=True)]
     for name, block in blocks.items():
-        hook = partial(left_out, name, refuse)
+        hook = partial(_without, name, refuse, always)
         hooks.append(block.register_forward_pre_hook(hook, with_kwargs=True))
     return hooks
 
@@ -59,6 +63,19 @@ def _refused(
         check_no_cache(args, kwargs, refuse)
 
 
+def _without(
+    name: str,
+    refuse: Callable[[str], Exception],
+    always: bool,
+    block: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    if always or torch.is_grad_enabled():
+        return left_out(name, refuse, block, args, kwargs)
+    return None
+
+
 def left_out(
     name: str,
     refuse: Callable[[str], Exception],
@@ -68,7 +85,7 @@ def left_out(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of a block's call without caches; None where nothing is to be changed."""
     caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
-    if not torch.is_grad_enabled() or not (caches or kwargs.get("use_cache") is True):
+    if not caches and kwargs.get("use_cache") is not True:
         return None
     for cache in caches:
         if _is_filled(cache, block):

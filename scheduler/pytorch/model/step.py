@@ -68,7 +68,7 @@ def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
 def without_caches(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
     """Inside, blocks are handed no generation cache, as an applied plan has it."""
     blocks = {name: model.get_submodule(name) for name in names}
-    hooks = hand_no_caches(model, blocks, UnsupportedModel)
+    hooks = hand_no_caches(model, blocks, UnsupportedModel, always=True)
     try:
         yield
     finally:
