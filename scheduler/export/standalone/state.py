@@ -325,7 +325,9 @@ def _in_module(module: nn.Module, whole: bool) -> list[Any]:
     """What is inside a module that may have a state."""
     if whole:
         return [each for each in module.__dict__.values() if type(each) not in _PLAIN_TYPES]
-    found: list[Any] = [*module._modules.values(), *module._buffers.values()]
+    found: list[Any] = [part for part in module._modules.values() if _may_have_state(part)]
+    if module._buffers:
+        found += module._buffers.values()
     if _sets_attributes(module):
         found += [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         found += [
@@ -336,13 +338,20 @@ def _in_module(module: nn.Module, whole: bool) -> list[Any]:
     return found
 
 
+def _may_have_state(part: nn.Module | None) -> bool:
+    """Whether a module is more than the simplest of torch.nn: this is on every call's way."""
+    return part is not None and bool(part._modules or part._buffers or _sets_attributes(part))
+
+
+_SETS: dict[type, bool] = {}
+
+
 def _sets_attributes(module: nn.Module) -> bool:
     """Whether a module's forward may set attributes: those of torch.nn do not."""
-    return (
-        not type(module).__module__.startswith("torch.nn.modules.")
-        or bool(module._forward_hooks)
-        or bool(module._forward_pre_hooks)
-    )
+    kind = type(module)
+    if (sets := _SETS.get(kind)) is None:
+        sets = _SETS[kind] = not kind.__module__.startswith("torch.nn.modules.")
+    return sets or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def name_of(roots: Iterable[Any], wanted: Any) -> str:
