@@ -385,10 +385,11 @@ def _reached(roots: Iterable[Any]) -> Iterator[tuple[str, Any, _Kind]]:
             continue
         known.add(id(value))
         yield path, value, kind
-        inside = value.__dict__.items() if kind is _MODULE else kind.inside(value)
-        for name, each in inside:
-            shown = path if name in ("_parameters", "_buffers", "_modules") else f"{path}.{name}"
-            todo.append((shown.lstrip("."), each))
+        inside = list(kind.inside(value))
+        if kind is _MODULE:
+            inside = [each for each in value.__dict__.items() if each[0] not in _STRUCTURE]
+            inside += [*value._parameters.items(), *value._buffers.items(), *value._modules.items()]
+        todo += [(f"{path}.{name}".lstrip("."), each) for name, each in inside]
 
 
 class BlockState:
