@@ -103,7 +103,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     """
     template = layer.template
     version = template._version
-    forward, again, backward = _times(layer, gate(template.device), clock)
+    forward, recompute, backward = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     if (lost := layer.state.lost) is not None:
@@ -112,28 +112,29 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
             "of it"
         )
     peaks, layout = see_bytes(layer)
-    again_peak = _again_peak(layer)
+    again = _again(layer)
+    again_peak, early = again or (0, 0)
     peaks = replace(
         peaks,
         forward_time=forward,
-        recompute_time=again,
+        recompute_time=recompute,
         backward_time=backward,
-        repeatable=again_peak is not None,
+        repeatable=again is not None,
         again_peak=again_peak + peaks.state_bytes if again_peak else 0,
+        early_bytes=early,
     )
     return peaks.with_more_in_forward(layer.state.copied_bytes), layout
 
 
-def _again_peak(layer: IsolatedLayer) -> int | None:
-    """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
+def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
+    """`Peaks.again_peak` and `early_bytes`; None where a recomputation goes another way."""
     found: list[int] = []
-    runs = 0
+    live: list[int] = []
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
         def body(given: torch.Tensor) -> torch.Tensor:
-            nonlocal runs
-            runs += 1
             layer.state.put()
+            live.append(tracker.live("layer"))
             tracker.reset_peak()
             try:
                 return layer.run(given, sides)
@@ -149,7 +150,7 @@ def _again_peak(layer: IsolatedLayer) -> int | None:
     with tracker, tracker.tag("layer"):
         out = replace(layer, run=run).forward(door, [layer.template])
         if not out.requires_grad:
-            return 0
+            return 0, 0
         box.append(layer.gradient(out))
         given = storage_bytes(box[0])
         with tracker.tag("sink"):
@@ -160,7 +161,7 @@ def _again_peak(layer: IsolatedLayer) -> int | None:
         except CheckpointError:
             return None
     layer.clear()
-    return max(found[1] - given, 0) if runs > 1 else 0
+    return (max(found[1] - given, 0), max(live[1] - given, 0)) if len(live) > 1 else (0, 0)
 
 
 def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:

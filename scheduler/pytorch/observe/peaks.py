@@ -14,6 +14,7 @@ class Peaks:
     `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
     recomputation, beside the gradient that its backward is given: that begins when the backward
     first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    `early_bytes`: what that is, and stays while the layers before it in its segment run again.
     `state_bytes`: of what its forward changes on its module, of which a checkpoint holds a copy.
     """
 
@@ -31,6 +32,7 @@ class Peaks:
     backward_time: float = 0.0
     repeatable: bool = True
     again_peak: int = 0
+    early_bytes: int = 0
     state_bytes: int = 0
 
     @property
