@@ -112,7 +112,9 @@ def _is_filled(cache: Any, module: nn.Module) -> bool:
             if part is not None and part.get_seq_length() > 0:
                 return True
         elif index < len(layers):
-            tensors = [v for v in vars(layers[index]).values() if isinstance(v, torch.Tensor)]
-            if any(tensor.numel() for tensor in tensors):
-                return True
+            if hasattr(layer := layers[index], "get_seq_length"):
+                if layer.get_seq_length() > 0:
+                    return True
+            elif any(isinstance(v, torch.Tensor) and v.numel() for v in vars(layer).values()):
+                return True  # of a recurrent layer
     return False

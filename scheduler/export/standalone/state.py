@@ -274,7 +274,7 @@ class Snapshot:
             (tensor, version, copy)
             for tensor, version, copy in self.tensors
             if _version(tensor) != version
-            or (copy is not None and (surely(tensor) or not torch.equal(tensor, copy)))
+            or (copy is not None and (surely(tensor) or not _equal(tensor, copy)))
         ]
         if not cells and not tensors:
             return None
@@ -305,6 +305,13 @@ class Snapshot:
         for tensor, _, copy in self.tensors:
             if copy is not None:
                 tensor.data.copy_(copy)
+
+
+def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, copy)
+    except RuntimeError:  # fake ones have no values
+        return False
 
 
 def _version(tensor: torch.Tensor) -> int:
