@@ -399,11 +399,16 @@ def _reached(roots: Iterable[Any]) -> Iterator[tuple[str, Any, _Kind]]:
         todo += [(f"{path}.{name}".lstrip("."), each) for name, each in inside]
 
 
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may be copied before a forward: more is the weights of a quantized model."""
+    return tensor.nbytes <= 2**20
+
+
 class BlockState:
     """What the forward of some modules changes: known in each forward, undone in a repetition.
 
-    A tensor's values are copied before a forward if it is the first that is seen with it, or if an
-    earlier one has changed it. `refuse` makes the error where one changes what has no copy.
+    A small tensor's values are copied before a forward if it is the first that is seen with it, or
+    if an earlier one has changed it. `refuse` makes the error where one changes what has no copy.
     """
 
     def __init__(self, modules: Iterable[Any], refuse: Callable[[str], Exception]) -> None:
@@ -422,7 +427,7 @@ class BlockState:
         return None if known is None or known[0]() is not tensor else known[1]
 
     def _copied(self, tensor: torch.Tensor) -> bool:
-        return self._known(tensor) is not False
+        return is_small(tensor) and self._known(tensor) is not False
 
     def before(self, handed: Iterable[Any] = ()) -> Snapshot:
         """To be called before a forward, with what it is handed, of which no tensor is copied."""

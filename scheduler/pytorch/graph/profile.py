@@ -12,7 +12,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
-from scheduler.export.standalone.state import Snapshot
+from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
 from scheduler.pytorch.graph.trace import trace, walk
@@ -88,7 +88,8 @@ def _profile(
     for i, session in walk(graph, model, Arguments.of(model, inputs)):
         task = session.task(i)
         earlier = frozenset(k for k in (*task.inputs, *task.parameters) if reader[k] > i)
-        state = Snapshot(model.get_submodule(name) for name in graph.nodes[i].modules)
+        parts = [model.get_submodule(name) for name in graph.nodes[i].modules]
+        state = Snapshot(parts, is_small)
         seen.append(_see(task, session.table, earlier, not graph.nodes[i].inputs, state, clock))
         state.put()
         session.put(i, drop(task, session.table))

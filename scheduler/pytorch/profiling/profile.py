@@ -12,7 +12,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
-from scheduler.export.standalone.state import Snapshot
+from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
@@ -214,7 +214,9 @@ def _see_blocks(
                 trained=own[i],
                 earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
                 layout=layout,
-                state=Snapshot([block.module], handed=[*call.args, *call.kwargs.values()]),
+                state=Snapshot(
+                    [block.module], is_small, handed=[*call.args, *call.kwargs.values()]
+                ),
             )
             try:
                 peaks, passed = see_layer(layer, clock)

@@ -196,22 +196,33 @@ def test_state_is_as_without_a_plan(made: tuple[nn.Module, CostGraph], kind: str
 
 
 class Walking(nn.Module):
-    """Moves its own parameter, which nobody copies."""
+    """Moves its own parameter, or a large buffer, which nobody copies."""
 
-    def __init__(self) -> None:
+    queue: torch.Tensor
+
+    def __init__(self, what: str) -> None:
         super().__init__()
-        self.linear = nn.Linear(16, 16)
+        self.linear, self.what = nn.Linear(16, 16), what
+        self.register_buffer("queue", torch.zeros(2**18 + 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            self.linear.weight.clamp_(-0.1, 0.1)
-        return self.linear(x)  # type: ignore[no-any-return]
+            self.get_parameter(self.what).clamp_(-0.1, 0.1) if self.what else self.queue.add_(1)
+        return torch.tanh(self.linear(x))
 
 
-def test_a_parameter_that_a_forward_changes_is_refused_by_name() -> None:
-    model = nn.Sequential(*(Walking() for _ in range(3)))
-    with pytest.raises(UnsupportedModel, match=r"changes '.*linear\.weight' in place"):
+@pytest.mark.parametrize("what", ["linear.weight", ""])
+def test_what_a_forward_changes_and_nobody_copies_is_refused_by_name(what: str) -> None:
+    model = nn.Sequential(*(Walking(what) for _ in range(3)))
+    with pytest.raises(UnsupportedModel, match=f"'.*{what or 'queue'}' in place"):
         profile(model, X, mean_square)
+    costs = profile(nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), X, mean_square)
+    if not what:
+        with (
+            apply(solve(costs, budget="1GB", method="every-layer"), model),
+            pytest.raises(UnsupportedModel, match=r"block '0' changes 'queue' in place"),
+        ):
+            model(X)
 
 
 class Adding(nn.Module):
