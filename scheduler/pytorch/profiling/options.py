@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -22,7 +23,8 @@ from scheduler.costs.keeps import Keeps
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside, Operation
 from scheduler.costs.options.pareto import Wanted, option_cost, wanted
-from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, check_torch
+from scheduler.export.standalone.state import Snapshot
+from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together, check_torch
 from scheduler.pytorch.observe.autograd import Sink, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
@@ -78,18 +80,27 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
     return SeenOptions(inside, tuple(ways), gap)
 
 
+class _From(AbstractContextManager[None]):
+    """A context for a run that begins with a state."""
+
+    def __init__(self, state: Snapshot) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._state.put()
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 def _selective(name: str, layer: IsolatedLayer, keeps: Keeps) -> Any:
     def contexts() -> tuple[Any, Any]:
         selections = {0: Selection(name, keeps)}
-        return selections[0].forward, HandedBack(selections, 0)
+        return selections[0].forward, Together(_From(layer.state), HandedBack(selections, 0))
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
-        def body(given: torch.Tensor) -> torch.Tensor:
-            layer.state.put()
-            return layer.run(given, sides)
-
         return of_torch.checkpoint(
-            body,
+            lambda given: layer.run(given, sides),
             activation,
             use_reentrant=False,
             context_fn=contexts,
