@@ -42,14 +42,15 @@ def check_no_cache(
     """Raise an error where a model is handed a cache."""
     named = {f"argument {place}": value for place, value in enumerate(args, 1)}
     for which, value in {**named, **kwargs}.items():
-        if _is_cache(value):
+        if is_cache(value):
             raise refuse(
                 f"the model is handed a generation cache ({type(value).__name__}, as {which}), "
                 "which a plan would leave empty; leave it out"
             )
 
 
-def _is_cache(value: Any) -> bool:
+def is_cache(value: Any) -> bool:
+    """Whether something is a generation cache."""
     return hasattr(value, "get_seq_length") and not isinstance(value, nn.Module)
 
 
@@ -84,7 +85,7 @@ def left_out(
     kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of a block's call without caches; None where nothing is to be changed."""
-    caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
+    caches = [value for value in (*args, *kwargs.values()) if is_cache(value)]
     if not caches and kwargs.get("use_cache") is not True:
         return None
     for cache in caches:
@@ -94,8 +95,8 @@ def left_out(
                 f"({type(cache).__name__}, as prefix tuning makes it), which a recomputation would "
                 "extend again; train without it"
             )
-    args = tuple(None if _is_cache(value) else value for value in args)
-    kwargs = {key: None if _is_cache(value) else value for key, value in kwargs.items()}
+    args = tuple(None if is_cache(value) else value for value in args)
+    kwargs = {key: None if is_cache(value) else value for key, value in kwargs.items()}
     if "use_cache" in kwargs:
         kwargs["use_cache"] = False
     return args, kwargs

@@ -161,7 +161,9 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
         except CheckpointError:
             return None
     layer.clear()
-    return (max(found[1] - given, 0), max(live[1] - given, 0)) if len(live) > 1 else (0, 0)
+    if len(live) < 2:
+        return 0, 0
+    return max(found[1] - given, 0), max(live[1] - given - storage_bytes(scalar), 0)
 
 
 def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
