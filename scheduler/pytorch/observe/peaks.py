@@ -45,6 +45,16 @@ class Peaks:
         forward = max(self.forward_peak, self.drop_peak or 0)
         return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
 
+    def more_before(self, last: Peaks) -> int:
+        """Bytes that a run again must be given more, in a segment that ends with `last`.
+
+        What the backward of `last` has made by then is there. That matters where `last`, which ends
+        with its last saved tensor, needs less when it runs after it.
+        """
+        forward = max(self.forward_peak, self.drop_peak or 0)
+        above = forward + last.early_bytes - last.again_peak - last.input_bytes
+        return min(max(above, 0), last.early_bytes)
+
     def with_more_in_forward(self, size: int) -> Peaks:
         """The same with `size` bytes more live in every forward, and then let go."""
         drop = None if self.drop_peak is None else self.drop_peak + size

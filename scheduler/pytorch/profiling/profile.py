@@ -164,9 +164,9 @@ def _profile(
     layers = []
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
-    # A later block's backward may have made something when their segment runs again.
-    more = local + casts + max(peaks.early_bytes for peaks, _ in seen)
+    kinds = {peaks for peaks, _ in seen}
     for (peaks, ways), block in zip(seen, found, strict=True):
+        more = local + casts + max(peaks.more_before(last) for last in kinds)
         layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
