@@ -21,8 +21,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     of a segment the model may do what it likes but change the activation. Of a graph the model's
     forward is replaced, and runs layer by layer: its code is traced in the first step, and again
     for a batch of another form, and not run otherwise. Parameter names, hooks and the state dict
-    stay as they were. Without gradients everything runs as before. A generation
-    cache is switched off. The model can be copied, pickled and saved whole with the plan on it.
+    stay as they were. Without gradients everything runs as before. A generation cache that the
+    model makes stays empty. The model can be copied, pickled and saved whole with the plan on it.
 
     Parameters
     ----------

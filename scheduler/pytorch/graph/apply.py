@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
+from scheduler.export.standalone.caches import check_no_cache
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
@@ -19,7 +20,6 @@ from scheduler.pytorch.graph.trace import trace_for
 from scheduler.pytorch.graph.traced import TracedGraph, state_of
 from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
-from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.observe.autograd import Source
 from solvers.graph.schedule import LayerAction
 
@@ -41,7 +41,7 @@ def apply_graph(
     autograd function, runs the rest: it drops, recomputes and differentiates layer by layer.
     Parameters, their hooks, the state dict and the hooks of modules that are layers stay as they
     were; gradients of parameters are handed to autograd when the last backward is done. Without
-    gradients the model runs as before. A generation cache is switched off.
+    gradients the model runs as before. A generation cache that it makes stays empty.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def apply_graph(
     _check_state(model, graph)
     forward = PlannedModel(model, script)
     forward.put()
-    return GraphHandle([forward], switch_off_cache(model), graph, forward.counts)
+    return GraphHandle([forward], [], graph, forward.counts)
 
 
 def apply_layers(plan: Plan, model: nn.Module) -> PlannedLayers:
@@ -89,7 +89,7 @@ def apply_layers(plan: Plan, model: nn.Module) -> PlannedLayers:
         )
     forward = TracingModel(model, plan)
     forward.put()
-    return PlannedLayers([forward], switch_off_cache(model), plan, model)
+    return PlannedLayers([forward], [], plan, model)
 
 
 @dataclass
@@ -146,6 +146,7 @@ class PlannedModel(Replaced):
         """Run the plan's forward part; autograd runs the rest."""
         if not torch.is_grad_enabled():
             return self.original(*args, **kwargs)
+        check_no_cache(args, kwargs, UnsupportedModel)
         arguments = Arguments.bound(self.module, args, kwargs)
         script = self._script(arguments)
         self.calls += 1

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
@@ -60,7 +61,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     """
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
-    calls: list[Call] = []
+    calls: list[tuple[Call, Snapshot]] = []
     previous: list[torch.Tensor] = []
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
@@ -84,11 +85,16 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
                 f"block {name!r} is handed the output of an earlier block beside that of the last: "
                 "a skip connection across blocks, so they are not a chain"
             )
-        calls.append(call)
+        calls.append((call, Snapshot((), handed=[*args, *kwargs.values()])))
         trace.operations = []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
-        call = calls.pop()
+        call, handed = calls.pop()
+        if (left := handed.left_tensors) is not None:
+            raise UnsupportedModel(
+                f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
+                "not a chain"
+            )
         activation, rebuild = split_output(name, call.mark(output))
         signature = _signature(module, call, activation, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +13,15 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
-from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
+from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
@@ -147,7 +149,7 @@ def see(
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with prepared(model, inputs, fake=faking) as (model, inputs):
+    with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):
         device = device_of(model, inputs)
         clock = RooflineClock(machine) if faking else Clock(device)
         with lifted(device) as ambient:
@@ -179,6 +181,7 @@ def _profile(
 ) -> Seen:
     with ambient.inside(model, cache=False):
         found = find_calls(model, inputs, names)
+    _check_casts(model, found, ambient)
     with ambient.inside(model, cache=True):
         ends = see_ends(model, inputs, loss_fn, found, clock)
     seen, runs = _see_blocks(found, ends, clock, ambient, options)
@@ -193,20 +196,39 @@ def _profile(
     layers = []
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
+    kinds = {peaks for peaks, _ in seen}
     for (peaks, ways), block in zip(seen, found, strict=True):
-        layer = peaks.with_more_in_forward(local + casts).cost(block.name)
+        more = local + casts + max(peaks.more_before(last) for last in kinds)
+        layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
-            costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
+            costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
             layer = replace(layer, options=costs_of)
         layers.append(layer)
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
-    costs = CostGraph(
-        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
-    )
+    # A checkpoint holds what its blocks change on their modules as it was before.
+    held = ends.held_bytes + sum(peaks.state_bytes for peaks, _ in seen)
+    costs = CostGraph(tuple(layers), input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
+
+
+def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -> None:
+    """Raise `UnsupportedModel` where autocast casts a weight once for uses that a plan parts."""
+    if not ambient.keeps_casts:
+        return
+    uses = Counter(id(p) for block in found for p in {*block.module.parameters()})
+    outside = {id(p) for p in used_outside(model, found)}
+    for block in found:
+        for name, parameter in block.module.named_parameters():
+            shared = uses[id(parameter)] > 1 or id(parameter) in outside
+            if shared and parameter.requires_grad and parameter.dtype == torch.float32:
+                raise UnsupportedModel(
+                    f"'{block.name}.{name}' is also another module's weight, which autocast casts "
+                    "once a step and a plan once a use, so that its gradient would be rounded "
+                    "otherwise; train with torch.autocast(..., cache_enabled=False)"
+                )
 
 
 def _see_blocks(
@@ -231,8 +253,12 @@ def _see_blocks(
         if key not in seen:
             call = calls[block.kind]
             others = call.others
+            if not all(isinstance(others[place], torch.Tensor) for place in waiting):
+                raise UnsupportedModel(
+                    f"block {block.name!r} is handed an argument that the blocks before it change, "
+                    "so they are not a chain"
+                )
             layer = IsolatedLayer(
-                block.module,
                 _alone(block, ambient.around(block.module.forward), call),
                 call.activation,
                 needs_grad,
@@ -241,6 +267,9 @@ def _see_blocks(
                 trained=own[i],
                 earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
                 layout=layout,
+                state=Snapshot(
+                    [block.module], is_small, handed=[*call.args, *call.kwargs.values()]
+                ),
             )
             try:
                 peaks, passed = see_layer(layer, clock)

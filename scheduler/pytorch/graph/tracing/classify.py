@@ -50,6 +50,7 @@ class _Run:
         self.env: dict[fx.Node, Any] = {}
         own = [*model.parameters(), *model.buffers(), *found.constants.values()]
         self.own = {id(tensor.untyped_storage()) for tensor in own}
+        self.of_parameters: set[fx.Node] = set()  # layers
         self.held_since = False  # the last layer
         self.last = {other: node for node in found.graph.nodes for other in node.all_input_nodes}
         places = [node for node in found.graph.nodes if node.op == "placeholder"]
@@ -114,6 +115,10 @@ class _Run:
             before = next(reversed(kinds.layers), None)
             if before in inputs and not saved and self._passes_on(before, node, result):
                 kinds.joined.add(before)
+            # The gradient of a token that is repeated is summed up as it lies in the reader's.
+            kinds.joined |= {n for n in inputs if n in self.of_parameters and len(n.users) == 1}
+            if self._is_of_parameters(node):
+                self.of_parameters.add(node)
             kinds.layers[node] = None
             kinds.differs.add(node)
             self.held_since = False
@@ -155,6 +160,15 @@ class _Run:
                 self.env[node] = _fresh(result, True)
                 return
         raise changed_in_place(_said(node))
+
+    def _is_of_parameters(self, node: fx.Node) -> bool:
+        """Whether an operation reads parameters and nothing else, and draws nothing."""
+        read = [other for other in node.all_input_nodes if other.op != "get_attr"]
+        return (
+            node.op == "call_function"
+            and not node.meta["random"]
+            and all(n in self.kinds.views and self._is_of_parameters(n) for n in read)
+        )
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
         """Whether the gradient of `node`, as it is, becomes that of the layer before it."""

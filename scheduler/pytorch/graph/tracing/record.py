@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.caches import is_cache, left_out
 from scheduler.pytorch.graph.tracing.fx import (
     Applied,
     Arguments,
@@ -83,6 +84,7 @@ class CallRecorder(TorchFunctionMode):
             raise self._located(error) from error
         self._check_chance()
         found, spec = tree_flatten(output)
+        found = [None if is_cache(leaf) else leaf for leaf in found]
         check_plain(found, f"{type(self.model).__name__} returns")
         self._nodes.graph.output(self._nodes.map(found))
         through = tuple(sorted(self.through))
@@ -182,6 +184,7 @@ class CallRecorder(TorchFunctionMode):
         if self._busy or not name:
             return original(module, *args, **kwargs)
         self.called.add(name)
+        args, kwargs = left_out(name, UnsupportedModel, module, args, kwargs) or (args, kwargs)
         parts = name.split(".")
         above = {".".join(parts[: i + 1]) for i in range(len(parts))}
         # Part of a leaf that is called from outside of it is one, too.
