@@ -13,6 +13,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
@@ -259,9 +260,13 @@ def _see_blocks(
 def _alone(
     block: CalledBlock, forward: Callable[..., Any], call: Call
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    def once(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = for_one_run(block.module, args, kwargs)
+        return forward(*args, **kwargs)
+
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        return split_output(block.name, handed.run(forward, activation))[0]
+        return split_output(block.name, handed.run(once, activation))[0]
 
     return run
 
