@@ -12,7 +12,6 @@ from typing import Any
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-
 _DEEPEST = 10_000
 """Nested values read at most where a text may nest deeply."""
 
@@ -69,9 +68,7 @@ def _loads(text: str) -> object:
     def read_key() -> None:
         nonlocal at
         if skipped() != '"':
-            raise refused(
-                "Expecting property name enclosed in double quotes", text, at
-            )
+            raise refused("Expecting property name enclosed in double quotes", text, at)
         key, at = scalar(text, at)
         levels[-1].append(key)
         if skipped() != ":":

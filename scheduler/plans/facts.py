@@ -63,6 +63,7 @@ class PlanFacts:
     solve_seconds: float | None = None
     plan_class: str = field(default=PlanClass.PERSISTENT.value, kw_only=True)
     note: str = field(default="", kw_only=True)
+    proven_bytes: int | None = field(default=None, kw_only=True)
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
     policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
     _costs: object = field(default=None, kw_only=True)
@@ -193,7 +194,8 @@ class PlanFacts:
         ------
         InvalidPlan
             No costs are at hand, they are not those of the plan, the plan cannot be executed, its
-            peak, time or policies are not what the plan says, or its bound contradicts them.
+            peak, time or policies are not what the plan says, or its bound contradicts them or was
+            proven for a smaller budget.
         """
         own = self._costs_of_plan(costs)
         problem = self._kind.problem(own)
@@ -256,8 +258,8 @@ class PlanFacts:
     def _head(self) -> dict[str, Any]:
         """The plan file without its schedule."""
         unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "_costs"]
-        if self.measured_peak_bytes is None:
-            unsaid.append("measured_peak_bytes")
+        optional = ("proven_bytes", "measured_peak_bytes")
+        unsaid += [name for name in optional if getattr(self, name) is None]
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
         if self.policies:
             values["policies"] = {
