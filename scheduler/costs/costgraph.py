@@ -209,10 +209,11 @@ class CostGraph(BaseCosts):
             for layer in self.layers
         )
 
-    def _times(self) -> list[float]:
+    def _times(self) -> list[tuple[str, str, float]]:
         return [
-            value
+            (place if cost is layer else f"{place}, option {cost.name!r}", name, value)
             for layer in self.layers
+            for place in [f"layer {layer.name!r}"]
             for cost in (layer, *layer.options)
             for name, value in filled(cost).items()
             if name.endswith("_time")

@@ -21,7 +21,9 @@ from scheduler import (
     InfeasibleBudget,
     InvalidBudget,
     InvalidCosts,
+    InvalidPlan,
     LayerCost,
+    Plan,
     SchedulerError,
     UnknownMethod,
     UnsuitableMethod,
@@ -30,6 +32,7 @@ from scheduler import (
     solve,
 )
 from scheduler.api import Comparison, Frontier, MethodRow
+from scheduler.costs.computegraph import ComputeCosts
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.engine import CHAIN
 from scheduler.planning.request import Budget, Request
@@ -155,6 +158,30 @@ def test_times_are_in_the_unit_of_the_costs() -> None:
         assert (plan.time, plan.keep_all_time, plan.lower_bound_time) == (36, 36, 36)
     half = [{**RECORD, "forward_time": 0.5}] * 2
     assert solve(half, budget=10**6, time_unit="cycles").time == 5
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("ns", 1e-1), ("s", 1e-12), ("hours", 1e-9)])
+def test_short_times_are_not_rounded_to_nothing(unit: str, scale: float) -> None:
+    whole = frontier(TWELVE)
+    times = {key: value * scale for key, value in RECORD.items() if key.endswith("_time")}
+    short = frontier([RECORD | times] * 12, time_unit=unit)
+    assert [peak for peak, _ in short] == [peak for peak, _ in whole]
+    assert [time for _, time in short] == pytest.approx([time * scale for _, time in whole])
+    assert whole[0][1] > whole.keep_all_time
+    nodes = [{"time": scale, "bytes": 4} for _ in range(3)]
+    graph = ComputeCosts(nodes, ((0, 1), (1, 2), (0, 2)), time_unit=unit)  # type: ignore[arg-type]
+    assert solve(graph, budget=12).time == pytest.approx(3 * scale)
+
+
+def test_plans_made_in_coarser_ticks_still_hold() -> None:
+    rows = [{**RECORD, "forward_time": 123.4e-6}] * 12
+    record = solve(rows, budget=frontier(rows)[0][0]).to_dict()
+    usual = {name: round(value, 4) for name, value in record.items() if name.endswith("time")}
+    assert usual["time"] != record["time"]
+    assert usual["time"] > usual["keep_all_time"]
+    assert Plan.from_dict({**record, **usual}).replay(rows).time == record["time"]
+    with pytest.raises(InvalidPlan, match="the plan says a time of"):
+        Plan.from_dict({**record, "time": 1.01 * record["time"], "status": "feasible"}).replay(rows)
 
 
 def test_reserved_comes_off_the_budget() -> None:
