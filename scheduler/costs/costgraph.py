@@ -210,11 +210,14 @@ class CostGraph(BaseCosts):
         )
 
     def _times(self) -> list[tuple[str, str, float]]:
+        costs: list[tuple[str, LayerCost | OptionCost]] = []
+        for layer in self.layers:
+            place = f"layer {layer.name!r}"
+            costs.append((place, layer))
+            costs += [(f"{place}, option {each.name!r}", each) for each in layer.options]
         return [
-            (place if cost is layer else f"{place}, option {cost.name!r}", name, value)
-            for layer in self.layers
-            for place in [f"layer {layer.name!r}"]
-            for cost in (layer, *layer.options)
+            (place, name, value)
+            for place, cost in costs
             for name, value in filled(cost).items()
             if name.endswith("_time")
         ]
