@@ -161,9 +161,13 @@ class PlanFacts:
 
     @property
     def standing(self) -> str:
-        """The status, with its class where there are several: ``optimal in class staged``."""
-        named = self.optimal_in is not None and self._names_class
-        return f"optimal in class {self.plan_class}" if named else self.status
+        """The status, with its class and order where there are several.
+
+        As in ``optimal in class staged in the given order``.
+        """
+        if self.optimal_in is None or not self._names_class:
+            return self.status
+        return f"optimal in class {self.plan_class}{self._kind.order_words(self)}"
 
     @property
     def bound_words(self) -> str:

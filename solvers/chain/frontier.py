@@ -22,10 +22,13 @@ output. It is the optimum among *persistent* plans: a stored value stays until i
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from solvers.chain.problem import Chain
+from solvers.chain.quick import faster, quick_plans
 from solvers.chain.savings import guess, room
 from solvers.problem import LIMIT, Layer, Way
 from solvers.schedule import Checkpoint, Item, Items, Keep
@@ -88,6 +91,10 @@ class Frontier:
         self._sets = sets
         self.points = self._tables.points(sets)
         self.exact = not self._tables.thinned
+        self._of_one_level: Frontier | None = None
+        if not self.exact and nested:
+            self._of_one_level = Frontier(chain, nested=False, memory_limit=memory_limit)
+            self.points = _falling([*self.points, *self._of_one_level.points])
 
     @cached_property
     def lower_points(self) -> list[tuple[int, int]]:
@@ -106,17 +113,23 @@ class Frontier:
         Infeasible
             The budget is below the first point's peak.
         """
+        return self.solution(budget).schedule.items
+
+    def solution(self, budget: int) -> Solution[Items]:
+        """`plan` with its certificate."""
         items = self._tables.plan(self._sets, budget)
         if not items:
             smallest = self._tables.plan(self._sets, self.points[0][0])
             raise Infeasible.of(self.chain, Items(smallest))
-        return items
-
-    def solution(self, budget: int) -> Solution[Items]:
-        """`plan` with its certificate."""
-        items = self.plan(budget)
+        best = Solution.of(self.chain, Items(items))
+        if self.exact:
+            return best
+        known = list(quick_plans(self.chain, budget, nested=self._of_one_level is not None))
+        if self._of_one_level is not None and self._of_one_level.points[0][0] <= budget:
+            known.append(self._of_one_level.solution(budget))
+        best = faster([best, *known])
         bound = [time for peak, time in self.lower_points if peak <= budget][-1]
-        return Solution.of(self.chain, Items(items), bound)
+        return replace(best, lower_bound_time=min(bound, best.time))
 
 
 def solve(
@@ -160,23 +173,38 @@ def solve(
         sets = tables.build(budget, excess, most)
         if sets is None:
             most = FIT
-        elif points := tables.points(sets):
+        elif tables.points(sets):
             break
         else:
             excess = LIMIT if excess > base else excess + raise_by
             raise_by *= 3
-    time = points[-1][1]
-    bound = time
-    if tables.thinned:
-        # Nothing slower than the plan in hand matters any more: that may already fit.
-        tight = None if max_points else tables.build(budget, time - base, 0)
-        if tight is not None:
-            sets = tight
-            bound = tables.points(tight)[-1][1]
-        else:
-            lower = tables.build(budget, time - base, most, down=True)
-            bound = max(base, tables.points(lower)[-1][1]) if lower else base
-    return Solution.of(chain, Items(tables.plan(sets, budget)), bound)
+    best = Solution.of(chain, Items(tables.plan(sets, budget)))
+    if not tables.thinned:
+        return best
+    known = list(quick_plans(chain, budget, nested=nested))
+    if nested:
+        with suppress(Infeasible):
+            known.append(solve(chain, budget, nested=False, memory_limit=memory_limit))
+    best = faster([best, *known])
+    # Nothing slower than the plan in hand matters any more: that may already fit.
+    tight = None if max_points else tables.build(budget, best.time - base, 0)
+    tight = tight or tables.build(budget, best.time - base, most)
+    if tight is not None and tables.points(tight):
+        best = faster([best, Solution.of(chain, Items(tables.plan(tight, budget)))])
+    if tight is not None and not tables.thinned:
+        return replace(best, lower_bound_time=best.time)
+    lower = tables.build(budget, best.time - base, most, down=True)
+    bound = max(base, tables.points(lower)[-1][1]) if lower else base
+    return replace(best, lower_bound_time=min(bound, best.time))
+
+
+def _falling(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The Pareto set of these pairs (peak, time), peak ascending."""
+    falling: list[tuple[int, int]] = []
+    for peak, time in sorted(points):
+        if not falling or time < falling[-1][1]:
+            falling.append((peak, time))
+    return falling
 
 
 class _Tables:
