@@ -32,7 +32,7 @@ from solvers.chain.quick import faster, quick_plans
 from solvers.chain.savings import guess, room
 from solvers.problem import LIMIT, Layer, Way
 from solvers.schedule import Checkpoint, Item, Items, Keep
-from solvers.solution import Infeasible, Solution
+from solvers.solution import Infeasible, Solution, Unsuitable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     _Sets: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # the kernel's table and pool
 
 MEMORY_LIMIT = 2**30
-"""Bytes that the sets may take before they are thinned (twice as much while they grow)."""
+"""Bytes that tables and sets may take before sets are thinned (sets twice as much as they grow)."""
 
 FIT = -1
 """Thin as much as it takes to stay within the memory limit (to the kernel: any negative)."""
@@ -50,6 +50,12 @@ LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""
 
 _POINT_BYTES = 16
+_TABLE_BYTES = 40  # of each pair of layers: `_same_spans`, and the kernel's table
+
+
+def least_memory(length: int, sets: int) -> int:
+    """Bytes without which nothing can be solved: the tables, and a few points a set."""
+    return _TABLE_BYTES * length**2 + _POINT_BYTES * LEAST_POINTS * sets
 
 
 class Frontier:
@@ -65,8 +71,8 @@ class Frontier:
         Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
         None: no limit but memory.
     memory_limit
-        Bytes for all sets, `MEMORY_LIMIT` where it is None. Where exact sets would take more, they
-        are thinned to fit.
+        Bytes for tables and all sets, `MEMORY_LIMIT` where it is None. Where exact sets would take
+        more, they are thinned to fit.
 
     Attributes
     ----------
@@ -157,6 +163,8 @@ def solve(
     ------
     Infeasible
         No plan fits; carries the fastest plan of the smallest peak.
+    Unsuitable
+        There are too many layers for `memory_limit`.
     """
     tables = _Tables(chain, nested, memory_limit)
     smallest = tables.build(most=1)
@@ -211,12 +219,15 @@ class _Tables:
     """A chain as arrays, and what the kernel makes of them."""
 
     def __init__(self, chain: Chain, nested: bool, memory_limit: int | None) -> None:
+        limit = MEMORY_LIMIT if memory_limit is None else memory_limit
+        length = len(chain)
+        _check_memory(length, length, limit)
         self.chain = chain
         self.costs, self.ways = _costs(chain)
-        self.same = _same_spans(chain)
+        self.same, distinct = _same_spans(chain)
+        _check_memory(length, distinct, limit)
         self.nested = nested
-        limit = MEMORY_LIMIT if memory_limit is None else memory_limit
-        self.pool = max(limit // _POINT_BYTES, 1)
+        self.pool = (limit - _TABLE_BYTES * length**2) // _POINT_BYTES
         self.most = 0
         self.thinned = False
 
@@ -319,11 +330,22 @@ def _backward_bytes(layer: Layer, way: Way, input_bytes: int) -> int:
     return live + way.backward_transient_bytes - way.backward_overlap_bytes
 
 
-def _same_spans(chain: Chain) -> NDArray[np.int64]:
+def _check_memory(length: int, sets: int, limit: int) -> None:
+    needs = least_memory(length, sets)
+    if needs > limit:
+        raise Unsuitable(
+            f"the sets of the spans of {length:,} layers take at least {needs} bytes "
+            f"({needs / 2**30:.2f} GiB), more than the memory_limit of {limit}; give at least that "
+            "memory_limit, make fewer and larger layers of these, or ask for method 'uniform' or "
+            "'greedy', which make no sets"
+        )
+
+
+def _same_spans(chain: Chain) -> tuple[NDArray[np.int64], int]:
     """For each length n and start s, the first start whose span of n layers is equal.
 
     Equal spans have equal sets. The chain's last layer equals no other: only it is never in a
-    body. Shape (L, L), row n - 1; -1 beyond the chain's end.
+    body. Shape (L, L), row n - 1; -1 beyond the chain's end. And how many spans are distinct.
     """
     import numpy as np
 
@@ -336,9 +358,11 @@ def _same_spans(chain: Chain) -> NDArray[np.int64]:
         ids[i] = seen.setdefault(key, len(seen))
     same = np.full((length, length), -1, np.int64)
     current = np.zeros(length + 1, np.int64)
+    distinct = 0
     for n in range(1, length + 1):
         keys = current[: length - n + 1] * (len(seen) + 1) + ids[n - 1 :]
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         current = first[inverse]
         same[n - 1, : len(current)] = current
-    return same
+        distinct += len(first)
+    return same, distinct

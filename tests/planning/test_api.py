@@ -36,6 +36,7 @@ from scheduler.costs.computegraph import ComputeCosts
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.engine import CHAIN
 from scheduler.planning.request import Budget, Request
+from solvers.chain import frontier as optimum
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
@@ -295,6 +296,38 @@ def test_memory_limits_that_are_none() -> None:
     ):
         assert message in sentence(InvalidBudget, solve, GPT2, 5, memory_limit=limit)
         assert message in sentence(InvalidBudget, frontier, GPT2, memory_limit=limit)
+
+
+def test_tables_count_against_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [RECORD] * 6000
+    refused = "the sets of the spans of 6,000 layers take at least 1441536000 bytes (1.34 GiB)"
+    for method in ("optimal", "single-level"):
+        said = sentence(UnsuitableMethod, solve, many, budget="1MB", method=method)
+        assert said.startswith(refused)
+    assert sentence(UnsuitableMethod, frontier, many).startswith(refused)
+    assert "method 'uniform' or 'greedy'" in said
+    assert solve(many, budget="1MB", method="greedy").peak_bytes <= 10**6
+
+    layers = [RECORD | {"saved_bytes": 500 + i} for i in range(90)]  # no two spans are equal
+    little = sentence(InvalidBudget, solve, layers, 1, memory_limit="100kB")
+    assert little.startswith("memory_limit must be at least 347.04 KB (338.91 KiB) for 90 layers")
+    for method in ("optimal", "single-level"):
+        more = sentence(UnsuitableMethod, solve, layers, 1, memory_limit="348kB", method=method)
+        needs = int(more.split("at least ")[1].split()[0])
+        plan = solve(layers, budget="20kB", memory_limit=needs, method=method)
+        assert plan.peak_bytes <= 20_000
+    compare(layers, budget="20kB", memory_limit=needs)
+    assert "take at least" in sentence(UnsuitableMethod, compare, layers, 1, memory_limit="348kB")
+
+    def full(chain: Chain) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(optimum, "_same_spans", full)
+    for call in (solve, compare):
+        assert "more memory than there is; make fewer" in sentence(
+            UnsuitableMethod, call, layers, 1
+        )
+    assert "more memory than there is; make fewer" in sentence(UnsuitableMethod, frontier, layers)
 
 
 def test_limits_of_other_methods() -> None:

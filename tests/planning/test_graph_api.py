@@ -640,7 +640,9 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
     assert [row.note for row in rows(tight).values()][1] == ""
     costs, problem = counterexample(0)
     proven = rows(compare(costs, budget=problem["budget"], time_limit=10))
-    assert proven["staged (staged)"].note == "no plan of class 'staged' fits"
+    assert proven["staged (staged)"].note == (
+        "no plan of class 'staged' fits in the given order of nodes"
+    )
     assert "no node is marked as backward" in proven["staged (forward)"].note
 
 
