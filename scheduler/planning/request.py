@@ -11,7 +11,7 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.common.units import parse_bytes, resolve_budget
-from solvers.chain.frontier import LEAST_POINTS, least_memory
+from solvers.chain.arrays import LEAST_POINTS, least_memory
 from solvers.methods import Limits, Method
 from solvers.solution import PlanClass, Report
 

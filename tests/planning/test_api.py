@@ -322,7 +322,7 @@ def test_tables_count_against_the_memory_limit(monkeypatch: pytest.MonkeyPatch) 
     def full(chain: Chain) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(optimum, "_same_spans", full)
+    monkeypatch.setattr(optimum, "same_spans", full)
     for call in (solve, compare):
         assert "more memory than there is; make fewer" in sentence(
             UnsuitableMethod, call, layers, 1
