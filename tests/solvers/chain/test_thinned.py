@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from solvers.chain.arrays import least_memory
 from solvers.chain.frontier import Frontier, solve
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
@@ -36,6 +37,8 @@ ALIKE = Chain(tuple(Layer(f"{i}", 10**3, 2 * 10**3, 10, 10, 10**3) for i in rang
 def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
     whole = Frontier(chain)
     few = Frontier(chain, max_points=16)
+    little = least_memory(len(chain), len(chain) ** 2 // 2 + len(chain))
+    tight = Frontier(chain, memory_limit=little)
     assert not few.exact
     top = chain.replay(chain.keep_all()).peak_bytes
     for share in (0.35, 0.5, 0.7, 1):
@@ -47,7 +50,8 @@ def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
                 known.append(METHODS[name].solve(chain, budget).time)
             except (Infeasible, Unsuitable):
                 continue
-        for by in (partial(solve, chain, max_points=16), few.solution):
+        solved = partial(solve, chain, max_points=16), partial(solve, chain, memory_limit=little)
+        for by in (*solved, few.solution, tight.solution):
             found = by(budget)
             assert chain.replay(found.schedule).peak_bytes == found.peak_bytes <= budget
             assert found.lower_bound_time <= best <= found.time <= min(known, default=found.time)
