@@ -184,6 +184,7 @@ def solve(
     best = Solution.of(chain, Items(tables.plan(sets, budget)))
     if not tables.thinned:
         return best
+    del sets  # room for those that follow
     known = list(_quick_plans(chain, budget, nested=nested))
     if nested:
         with suppress(Infeasible):
