@@ -27,6 +27,7 @@ from scheduler.pytorch.graph.tracing.record import CallRecorder
 from scheduler.pytorch.model.find import find_blocks, is_pattern
 from scheduler.pytorch.model.replace import check_unplanned
 from scheduler.pytorch.model.step import prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import nodes_below
 from scheduler.pytorch.observe.buffers import Buffers
 
@@ -60,6 +61,7 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     UnsupportedModel
         The model does something that a plan cannot honour.
     """
+    model = bare(model, sharded=False)
     arguments = Arguments.of(model, inputs)
     how = casting(arguments.tensors)
     with prepared(model, inputs), cast(how):
