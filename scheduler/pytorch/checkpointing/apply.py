@@ -21,6 +21,7 @@ from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind, check_plan
 from scheduler.pytorch.model.replace import RemovableHandle
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from solvers.schedule import Item, Keep, first_of, last_of
@@ -79,6 +80,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         inside = [name for name, _ in run]
         check_compiled(model, inside)
         check_units(model, inside)
+        if len(inside) > 1:  # one that is left out is missed by those that share its segment
+            check_skips(model)
         if opened := [name for name in inside if name in plan.policies]:
             check_torch()
             check_opened(model, opened)

@@ -69,8 +69,10 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
             again = "a second time" if any(b.name == name for b in blocks) else "out of order"
+            after = f", where {expected!r} is next" if expected else ""
             raise UnsupportedModel(
-                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+                f"block {name!r} is called {again}{after}; blocks must run once each, in the order "
+                "given (where the model leaves out blocks at random, set the rate of it to 0)"
             )
         call = Call.of(name, args, kwargs)
         if previous and call.activation is not previous.pop():

@@ -18,6 +18,7 @@ from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
@@ -119,6 +120,7 @@ def see(
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
     check_compiled(model, names)
+    check_skips(model)
     if options:
         check_opened(model, names)
     faking = is_fake(model) if fake is None else fake

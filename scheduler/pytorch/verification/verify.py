@@ -19,6 +19,7 @@ from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.rng import GENERATORS
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -70,6 +71,7 @@ def verify(
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
     model = bare(model)
+    check_skips(model)
     names = [name for name in plan.layers if name and name in dict(model.named_modules())]
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
