@@ -93,12 +93,7 @@ class _Run:
         self._tags.enter_context(tracker.tag("before"))
         with instead(self.blocks, self._block):
             output = call_around(self.model, self.inputs)
-            if self._missed:
-                raise UnsupportedModel(
-                    f"block {next(iter(self._missed))!r} is called in one step and left out in "
-                    "another, so the blocks are no chain; where the model leaves out blocks at "
-                    "random, set the rate of it to 0"
-                )
+            self._check_called()
             loss = loss_of(output, loss_fn)
             del output
         self._after = False
@@ -135,6 +130,13 @@ class _Run:
     def _upstream(self) -> bool:
         """Whether a gradient goes from the blocks into what comes before them."""
         return self.start.needs_grad or bool(self.sides)
+
+    def _check_called(self) -> None:
+        for name in self._missed:
+            raise UnsupportedModel(
+                f"block {name!r} is called in one step and left out in another, so the blocks are "
+                "no chain; where the model leaves out blocks at random, set the rate of it to 0"
+            )
 
     def _check(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
@@ -178,6 +180,7 @@ class _Run:
         del call, args, kwargs  # or this would be what still refers to the activation
         if block is not self.blocks[-1]:
             return block.rebuild(passed, others)
+        self._check_called()
         assert block.output is not None
         self._output_held = self.start.storage() is not None
         self._tags.close()
