@@ -21,6 +21,15 @@ _OF_A_GRAPH = (
 )
 
 
+def check_plan(plan: object, call: str) -> None:
+    """Raise `InvalidPlan` where something else is in a plan's place; `call`: what to write."""
+    if not isinstance(plan, Plan):
+        raise InvalidPlan(
+            f"got {type(plan).__name__} in the place of the plan, which solve or Plan.load gives; "
+            f"write {call}"
+        )
+
+
 def check_kind(plan: Plan, wanted: str) -> None:
     """Raise `InvalidPlan` where a plan is not of the kind that an adapter runs."""
     if plan.kind != wanted:

@@ -16,6 +16,7 @@ from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.find import Found, look_for
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.profile import Seen, see
@@ -89,6 +90,7 @@ def describe(
     UnsupportedModel
         As `profile` does.
     """
+    model = bare(model, sharded=False)
     names = blocks if isinstance(blocks, str) else list(blocks)
     found = look_for(model, names)
     outside = _Outside(model, found.names)
