@@ -20,10 +20,10 @@ from scheduler.pytorch.checkpointing.selective import check_torch
 from scheduler.pytorch.model.call import check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
-from scheduler.pytorch.model.kind import check_kind, check_plan
+from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
 from scheduler.pytorch.model.settings import check_skips
-from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
+from scheduler.pytorch.model.wrappers import check_compiled, check_opened
 from solvers.schedule import Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
@@ -32,46 +32,16 @@ _OTHER_FRAMES = 200
 """Those left for the training script, and for the model."""
 
 
-def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
-    """Checkpoint a model's blocks as `plan` says.
+def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+    """`scheduler.pytorch.apply` for the plan of a chain.
 
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
     nests), by the replaced forwards of its blocks: the model calls each in its place, with
     arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
-    of a segment the model may do what it likes but change the activation. Parameter names, hooks
-    and the state dict stay as they were. Without gradients everything runs as before. A generation
-    cache that the model makes stays empty. The model can be copied, pickled and saved whole with
-    the plan on it.
-
-    Parameters
-    ----------
-    plan
-        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
-    model
-        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
-        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
-    blocks
-        What `profile` was given: "auto", where the plan must have every block of a stack, or a
-        pattern or names, which must be those of the plan's blocks.
-
-    Returns
-    -------
-    Handle
-        ``handle.remove()`` undoes everything; also a context manager.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
-        a graph, or does not say what its options keep.
-    UnsupportedModel
-        The model checkpoints already, or is wrapped in something that the plan does not survive;
-        or a pattern of blocks matches nothing.
+    of a segment the model may do what it likes but change the activation.
     """
-    check_plan(plan, "apply(plan, model)")
     check_kind(plan, "chain")
     _check_runnable(plan)
-    model = bare(model)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     placed: list[PlannedBlock] = []
@@ -93,8 +63,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
             block.segment = segment
             block.put()
         placed.extend(members)
-    inside = {block.name for block in placed}  # which see to it themselves
-    kept = {name: model.get_submodule(name) for name in names if name and name not in inside}
+    planned = {block.name for block in placed}  # which see to it themselves
+    kept = {name: model.get_submodule(name) for name in names if name and name not in planned}
     return Handle(placed, hand_no_caches(model, kept, UnsupportedModel), plan, model)
 
 

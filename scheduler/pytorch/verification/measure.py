@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
@@ -32,7 +33,8 @@ class Measurement:
         activations, gradients, temporaries. What a plan's ``peak_bytes`` predicts.
     forwards
         How often each block ran, by module name, recomputations included, also those by
-        checkpoints inside it; empty where no blocks are named and the model has no stack.
+        checkpoints inside it; of a graph's plan also its layers; empty where no blocks are named
+        and the model has no stack.
     seconds
         Time of one step, not slowed down by measuring; None on fake tensors.
     left_bytes
@@ -75,7 +77,7 @@ def measure(
     """
     model = bare(model)
     try:
-        names = find_blocks(model, blocks)
+        names = [] if blocks == [] else find_blocks(model, blocks)
     except UnsupportedModel:
         if blocks != "auto":
             raise
@@ -99,11 +101,16 @@ def measured(
         with lifted(device) as ambient:
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
+            planned = model.__dict__.get("forward")
+            if fake and isinstance(planned, TracingModel):
+                step.run()  # the first traces the model
             with counted(model, names, inside=inside) as forwards:
                 if device.type == "cuda" and not fake:
                     peak, left = _allocated(step, device)
                 else:
                     peak, left = _tracked(step)
+            if isinstance(planned, TracingModel):
+                forwards |= planned.counts
             return Measurement(peak, forwards, seconds, left)
 
 

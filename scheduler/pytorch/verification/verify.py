@@ -15,7 +15,7 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.checkpointing.apply import apply
+from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.kind import check_plan
@@ -73,7 +73,9 @@ def verify(
     check_plan(plan, "verify(plan, model, inputs)")
     model = bare(model)
     check_skips(model)
-    names = [name for name in plan.layers if name and name in dict(model.named_modules())]
+    modules = dict(model.named_modules())
+    chain = plan.kind == "chain"  # where each block is called once, and is one layer
+    names = [name for name in plan.layers if chain and name and name in modules]
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
     with ExitStack() as stack:
@@ -89,7 +91,7 @@ def verify(
         without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = seen(), computed()
-    planned = {name: plan.forwards[name] for name in names}
+    planned = {name: plan.forwards[name] for name in found.forwards}
     verification = Verification(
         plan,
         device,
