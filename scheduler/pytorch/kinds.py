@@ -10,6 +10,8 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
 from scheduler.pytorch.graph.apply import apply_layers
 from scheduler.pytorch.graph.trace import is_traced
+from scheduler.pytorch.model.kind import check_plan
+from scheduler.pytorch.model.wrappers import bare
 
 _ENDS = ("embedding", "(embedding)", "head", "(head)", "loss")
 """What a chain of blocks calls what runs before and after them."""
@@ -53,6 +55,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
         The model checkpoints already, or is wrapped in something that the plan does not survive;
         or a pattern of blocks matches nothing.
     """
+    check_plan(plan, "apply(plan, model)")
+    model = bare(model)
     if plan.kind == "layer graph" or _is_of_a_trace(plan, model):
         return apply_layers(plan, model)
     return apply_chain(plan, model, blocks)

@@ -20,6 +20,7 @@ from scheduler.pytorch.graph.trace import trace_for
 from scheduler.pytorch.graph.traced import TracedGraph, state_of
 from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import Source
 from solvers.graph.schedule import LayerAction
 
@@ -66,6 +67,7 @@ def apply_graph(
     UnsupportedModel
         The model is not as it was traced, or a plan is applied to it already.
     """
+    model = bare(model, sharded=False)
     check_unplanned(model, repr(type(model).__name__))
     script = Script.of(plan, graph)
     _check_state(model, graph)

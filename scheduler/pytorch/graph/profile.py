@@ -20,6 +20,7 @@ from scheduler.pytorch.graph.traced import Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.step import device_of, loss_of, prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import Writes
@@ -63,6 +64,7 @@ def profile_graph(
     UnsupportedModel
         The model cannot be traced, or does something that a plan cannot honour.
     """
+    model = bare(model, sharded=False)
     faking = is_fake(model) if fake is None else fake
     with prepared(model, inputs, fake=faking) as (model, inputs):
         arguments = Arguments.of(model, inputs)

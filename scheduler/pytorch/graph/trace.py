@@ -26,7 +26,9 @@ from scheduler.pytorch.graph.tracing.leaves import Leaves
 from scheduler.pytorch.graph.tracing.record import CallRecorder
 from scheduler.pytorch.model.find import find_blocks, is_pattern
 from scheduler.pytorch.model.replace import check_unplanned
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import nodes_below
 
 
@@ -60,6 +62,8 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     UnsupportedModel
         The model does something that a plan cannot honour.
     """
+    model = bare(model, sharded=False)
+    check_skips(model)
     return find_layers(model, Arguments.of(model, inputs), leaves)
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.replace import replaced
@@ -66,14 +67,20 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
 
-    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
-            again = "a second time" if any(b.name == name for b in blocks) else "out of order"
+            if any(block.name == name for block in blocks):
+                raise UnsupportedModel(
+                    f"block {name!r} is called a second time; blocks must run once each, in the "
+                    "order given"
+                )
             raise UnsupportedModel(
-                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+                f"block {name!r} is called out of order, where {expected!r} is next; blocks must "
+                "run once each, in the order given (where the model leaves out blocks at random, "
+                "set the rate of it to 0)"
             )
-        call = Call.of(name, args, kwargs)
+        call = Call.of(name, *for_one_run(module, args, kwargs))
         if previous and call.activation is not previous.pop():
             raise UnsupportedModel(
                 f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
@@ -85,7 +92,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
                 f"block {name!r} is handed the output of an earlier block beside that of the last: "
                 "a skip connection across blocks, so they are not a chain"
             )
-        calls.append((call, Snapshot((), handed=[*args, *kwargs.values()])))
+        calls.append((call, Snapshot((), handed=_but_caches(args, kwargs))))
         trace.operations = []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
@@ -113,7 +120,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         module = model.get_submodule(name)
         hooks += [
             module.register_forward_pre_hook(
-                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
+                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
             ),
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
@@ -126,6 +133,10 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     if len(blocks) < len(names):
         raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
     return blocks
+
+
+def _but_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    return [value for value in (*args, *kwargs.values()) if not is_cache(value)]
 
 
 def call_around(model: nn.Module, inputs: Any) -> Any:

@@ -11,6 +11,15 @@ _OF_A_GRAPH = (
 )
 
 
+def check_plan(plan: object, call: str) -> None:
+    """Raise `InvalidPlan` where something else is in a plan's place; `call`: what to write."""
+    if not isinstance(plan, Plan):
+        raise InvalidPlan(
+            f"got {type(plan).__name__} in the place of the plan, which solve or Plan.load gives; "
+            f"write {call}"
+        )
+
+
 def check_kind(plan: Plan, *wanted: str) -> None:
     """Raise `InvalidPlan` where a plan is of no kind that an adapter runs."""
     if plan.kind not in wanted:

@@ -18,6 +18,7 @@ from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.profile import Seen, instead_of_chain, see
@@ -91,6 +92,7 @@ def describe(
     UnsupportedModel
         As `profile` does.
     """
+    model = bare(model, sharded=False)
     names = blocks if isinstance(blocks, str) else list(blocks)
     machine: dict[str, Any] = {"fake": fake, "gpu": gpu, "roofline": roofline}
     try:

@@ -13,6 +13,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
@@ -21,7 +22,9 @@ from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
+from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
@@ -53,7 +56,8 @@ def profile(
     Parameters
     ----------
     model
-        In the mode it will be trained in.
+        In the mode it will be trained in; also inside DistributedDataParallel, but before it is
+        sharded or compiled as a whole.
     inputs
         A tensor, a tuple of arguments, or a dict of keyword arguments, of the size to be trained.
     loss_fn
@@ -145,8 +149,13 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
+    model = bare(model, sharded=False)
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
+    check_compiled(model, names)
+    check_skips(model)
+    if options:
+        check_opened(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):
@@ -289,9 +298,13 @@ def _see_blocks(
 def _alone(
     block: CalledBlock, forward: Callable[..., Any], call: Call
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    def once(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = for_one_run(block.module, args, kwargs)
+        return forward(*args, **kwargs)
+
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        return split_output(block.name, handed.run(forward, activation))[0]
+        return split_output(block.name, handed.run(once, activation))[0]
 
     return run
 

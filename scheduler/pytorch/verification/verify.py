@@ -18,10 +18,14 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
+from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.rng import GENERATORS
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.verification.measure import Measurement, TrainingStep, counted, measure
+from scheduler.pytorch.verification.counts import counted
+from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
 
 NOISE = 10.0
@@ -66,6 +70,9 @@ def verify(
     """
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
+    check_plan(plan, "verify(plan, model, inputs)")
+    model = bare(model)
+    check_skips(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
     names = [name for name in plan.layers if chain and name and name in modules]
@@ -75,15 +82,15 @@ def verify(
         if device == "fake":
             model, inputs = stack.enter_context(faked(model, inputs))
 
-        def measured() -> Measurement:
-            return measure(model, inputs, loss_fn, names, fake=device == "fake")
+        def seen() -> Measurement:
+            return measured(model, inputs, loss_fn, names, fake=device == "fake")
 
         def computed() -> _Values | None:
             return None if device == "fake" else _Values.of(model, inputs, loss_fn, names)
 
-        without, values, again = measured(), computed(), computed()
+        without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
-            found, mine = measured(), computed()
+            found, mine = seen(), computed()
     planned = {name: plan.forwards[name] for name in found.forwards}
     verification = Verification(
         plan,

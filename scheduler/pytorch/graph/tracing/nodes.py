@@ -108,7 +108,7 @@ class ReadGuard(OperationMode):
         self.shaped |= torch.Tag.dynamic_output_shape in func.tags
         for tensor in tensors_of(result):
             where = storage_of(tensor)
-            # A view of a parameter is the module's own, whoever calls that again.
+            # A view of a parameter is made by nobody: the next call of its module reads it, too.
             if where is not None and where not in self._given and where not in self._own:
                 self._fresh[where] = _reference(tensor)
         return result
