@@ -13,6 +13,9 @@ from scheduler.pytorch.graph.trace import is_traced
 from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.wrappers import bare
 
+_ENDS = ("embedding", "(embedding)", "head", "(head)", "loss")
+"""What a chain of blocks calls what runs before and after them."""
+
 
 def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
     """Train a model as `plan` says.
@@ -60,10 +63,10 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
 
 
 def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:
-    """Whether a chain is a graph without branches: some of its layers are no blocks.
+    """Whether a chain is a graph without branches: some of its layers are neither blocks nor ends.
 
-    They are operations, the second call of a module, or several of these together.
+    They are operations, the second call of a module, several of these together, or its own loss.
     """
     modules = dict(model.named_modules())
-    inside = [name for name in plan.layers[1:-1] if name not in modules]
-    return bool(inside) and all(is_traced(name, modules) for name in inside)
+    others = [name for name in plan.layers if name not in modules and name not in _ENDS]
+    return bool(others) and all(is_traced(name, modules) for name in others)

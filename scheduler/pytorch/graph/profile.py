@@ -115,7 +115,9 @@ def _profile(
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
     held = unique_bytes([inputs, session.held()]) + scalars
     held += sum(one.state_bytes for one in seen)  # as it was, until a layer has run again
-    names = [*graph.names, "(loss)" if "loss" in graph.names else "loss"]
+    # Where it is a chain, too, its plan must be known as one of a trace.
+    path = all(v == u + 1 for u, v in edges)
+    names = [*graph.names, "(loss)" if path or "loss" in graph.names else "loss"]
     for i, node in enumerate(graph.nodes):
         if not node.inputs:
             seen[i] = replace(seen[i], input_bytes=held)

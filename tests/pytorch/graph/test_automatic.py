@@ -17,7 +17,7 @@ from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.pytorch import apply, describe, profile, profile_graph, verify
 from tests.pytorch.graph.graph_models import UNet, itself
 from tests.pytorch.graph.test_t5 import bart
-from tests.pytorch.models import Case, assert_equal, gradients, mlp, noise
+from tests.pytorch.models import Case, assert_equal, gradients, mean_square, mlp, noise
 from tests.pytorch.suite import TOKENS, t5, tokens
 
 
@@ -82,6 +82,33 @@ def test_one_call_for_any_model() -> None:
     said = str(describe(one.model, one.inputs, one.loss_fn))
     assert "the layers of a graph with" in said
     assert "It is no chain:" in said
+
+
+class Stacked(nn.Module):
+    """Two stacks with an operation between them: a graph without branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.ModuleList([mlp(), mlp()])
+        self.two = nn.ModuleList([mlp(), mlp()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in (*self.one, *self.two):
+            x = block(x)
+        return x
+
+
+def test_a_graph_without_branches_is_applied_as_one() -> None:
+    """All its layers but the loss are modules, as those of a chain are."""
+    model, inputs = Stacked(), noise(64, 16)
+    found = profile_graph(model, inputs, mean_square, "auto")
+    assert [layer.name for layer in found.layers] == ["one.0", "one.1", "two.0", "two.1", "(loss)"]
+    everything = solve(found, budget=10**12).peak_bytes
+    plan = solve(found, budget=int(everything * 0.7))
+    assert plan.kind == "chain"
+    result = verify(plan, model, inputs, mean_square)
+    assert result.ok, str(result)
+    assert result.peak_bytes == plan.peak_bytes
 
 
 def test_shared_blocks_are_layers_for_each_call() -> None:
