@@ -42,9 +42,11 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
     if hasattr(value, "__dict__") and not isinstance(value, (type, FunctionType, ModuleType)):
         inner = ("_modules", "_parameters", "_buffers") if isinstance(value, nn.Module) else ()
         for name, item in vars(value).items():
-            # Keys of hooks are counted through the whole process.
-            hooks = isinstance(value, nn.Module) and isinstance(item, dict) and "_hooks" in name
-            yield "" if name in inner else f".{name}", list(item.values()) if hooks else item
+            if isinstance(value, nn.Module) and isinstance(item, dict) and "_hooks" in name:
+                # Their keys are counted through the whole process.
+                yield from ((f".{name}", hook) for hook in item.values())
+            else:
+                yield "" if name in inner else f".{name}", item
 
 
 def essence(value: Any) -> Any:
