@@ -267,10 +267,7 @@ def build(draw: Draw) -> tuple[nn.Module, Any]:
     if draw.has("with=ids") and not isinstance(model, nn.Sequential):
         x = torch.randint(0, 16, shape[:-1])
     if draw.has("give=mask"):
-        return model, {
-            "x": x,
-            "mask": torch.rand(shape[: 2 if draw.domain == "tokens" else 1]) > 0.2,
-        }
+        return model, {"x": x, "mask": torch.rand(shape[: 1 + (draw.domain == "tokens")]) > 0.2}
     return model, x
 
 
@@ -278,7 +275,7 @@ def draw(seed: int, attempt: int = 0) -> Draw:
     """The draw of a seed; another one where an earlier attempt gave a model that does not train."""
     r = random.Random(f"{seed} {attempt}")
     domain = r.choice(list(SHAPES))
-    cores = [*WEIGHTED, "mlp", "linear", "linear"]
+    cores = [*WEIGHTED, *["mlp", "linear"] * 4]
     cores += ["attention", "fused"] * (3 if domain == "tokens" else 0)
     kinds = []
     for _ in range(2 if r.random() < 0.3 else 1):

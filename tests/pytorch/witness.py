@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from scheduler import InfeasibleBudget, SchedulerError, frontier, solve
+from scheduler import InfeasibleBudget, Plan, SchedulerError, frontier, solve
 from scheduler.pytorch import apply, measure, profile, verify
 from tests.pytorch.facts import Facts, around, facts, parted
 from tests.pytorch.grammar import Draw, build, draw, loss_of
@@ -117,6 +118,34 @@ def drawn(seed: int) -> Draw:
     return next(d for d in (draw(seed, attempt) for attempt in range(99)) if trains(d))
 
 
+def timed(costs: Any, r: random.Random) -> Any:
+    """The same bytes with times of chance: a clock's give other plans each time."""
+    layers = []
+    for layer in costs.layers:
+        forward = r.uniform(1, 9)
+        again = {"recompute_time": forward * r.uniform(0.5, 1)}
+        options = [replace(o, recompute_time=forward * r.random() / 2) for o in layer.options]
+        times = {"forward_time": forward, "backward_time": forward * r.uniform(1, 3), **again}
+        layers.append(replace(layer, options=tuple(options), **times))
+    return replace(costs, layers=tuple(layers))
+
+
+def planned(costs: Any, r: random.Random) -> Iterator[Plan]:
+    """The optimum at the smallest budget, and a plan of any method at any of the optimum's."""
+    costs = timed(costs, r)
+    if costs.edges is not None:
+        budgets = [point[0] for point in frontier(costs, points=2, time_limit=1)]
+        yield solve(costs, budget=r.choice(budgets), time_limit=1)
+        return
+    budgets = [point[0] for point in frontier(costs)]
+    other = r.choice(["optimal", "every-layer", "single-level"])
+    for method, budget in [("optimal", budgets[0]), (other, r.choice(budgets))]:
+        try:
+            yield solve(costs, budget=budget, method=method)
+        except InfeasibleBudget as error:
+            yield solve(costs, budget=error.smallest_budget_bytes, method=method)
+
+
 def trial(draw: Draw) -> Trial:
     """Profile a drawn model, and hold random plans to a model that has none."""
     this, r = Trial(draw), random.Random(draw.seed)
@@ -140,14 +169,9 @@ def trial(draw: Draw) -> Trial:
         costs = this.attempt(f"profile ({what})", asked, watched)
         if costs is None:
             continue
-        budgets = [point[0] for point in frontier(costs)]
-        other = r.choice(["optimal", "every-layer", "single-level"])
-        for method, budget in [("optimal", budgets[0]), (other, r.choice(budgets))]:
-            try:
-                plan = solve(costs, budget=budget, method=method)
-            except InfeasibleBudget as error:
-                plan = solve(costs, budget=error.smallest_budget_bytes, method=method)
-            hold(this, f"{what}, {method}", plan, within, blocks, loss_fn, expected)
+        plans = this.attempt(f"solve ({what})", partial(list, planned(costs, r)))
+        for plan in plans or ():
+            hold(this, f"{what}, {plan.method}", plan, within, blocks, loss_fn, expected)
     return this
 
 
