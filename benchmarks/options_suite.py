@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from scheduler import CostGraph, Plan, solve
 from scheduler.common.text import format_bytes
 from scheduler.pytorch import apply, measure, profile
-from scheduler.pytorch.model.step import call_model, loss_of, without_cache
+from scheduler.pytorch.model.step import call_model, loss_of
 from scheduler.pytorch.observe.tracker import MemoryTracker
 from scheduler.report.tables import aligned, format_percent, wrapped
 from tests.pytorch.compile.test_compile_budget import Decoder
@@ -159,7 +159,7 @@ def _planned(plan: Plan, costs: CostGraph) -> int:
 def _kept(case: Case) -> int:
     """The same of a real step."""
     tracker = MemoryTracker()
-    with without_cache(case.model), tracker:
+    with tracker:
         for leaf in tree_leaves(case.inputs):
             tracker.count(leaf)
         loss = loss_of(call_model(case.model, case.inputs), case.loss_fn)

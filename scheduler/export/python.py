@@ -32,17 +32,26 @@ def python_file(
         (resources.files(_STANDALONE) / f"{name}.py").read_text(encoding="utf-8")
         for name in modules
     ]
-    bodies = [body for text in texts for body in _definitions(text)]
+    given = {name for node in ast.parse(data).body for name in _assigned(node)}
+    bodies = [body for text in texts for body in _definitions(text, given)]
     return "\n\n\n".join([f"{head}\n{_imports(texts)}\n\n{data.strip()}", *bodies]) + "\n"
 
 
-def _definitions(text: str) -> Iterator[str]:
-    """Every function and class, as it is written."""
+def _definitions(text: str, given: set[str]) -> Iterator[str]:
+    """Every function, class and constant but those that are `given`, as it is written."""
     lines = text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             yield "\n".join(lines[first - 1 : node.end_lineno])
+        elif (names := _assigned(node)) and not names <= given:
+            yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+def _assigned(node: ast.stmt) -> set[str]:
+    """The names that a statement gives values to."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _imports(texts: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from tests.export.export_cases import MODEL, gpt2_plan, loaded
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "scheduler" / "export" / "standalone"
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-PLAN = ("apply", "plan", "segment", "kept")
+PLAN = ("state", "caches", "apply", "plan", "segment", "kept")
 TARGETS = {
     "torch": PLAN,
     "jax": ("jax",),
@@ -45,7 +45,9 @@ def test_what_is_exported_is_their_text(target: str) -> None:
     assert definitions(exported) == expected
     assert "scheduler." not in "".join(line for line in exported.splitlines() if line[:1] != "#")
     data = [n for n in ast.parse(exported).body if isinstance(n, ast.Assign | ast.AnnAssign)]
-    assert all(isinstance(node, ast.Assign) for node in data)  # the plan's, not the empty ones
+    names = [node.targets[0].id for node in data if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
+    assert len({*names}) == len(names)
+    assert {"LAYERS", "CHECKPOINTS"} <= {*names}  # the plan's, not the empty ones
 
 
 def test_every_module_is_exported() -> None:

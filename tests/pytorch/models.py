@@ -65,8 +65,9 @@ def convolutions(depth: int, channels: int = 4) -> nn.Sequential:
 
 
 def gpt2(n_layer: int = 12, dropout: float = 0.1, **settings: Any) -> GPT2LMHeadModel:
-    """A GPT-2 in training mode."""
+    """A GPT-2 in training mode, without a generation cache."""
     config = GPT2Config(
+        use_cache=settings.pop("use_cache", False),
         n_layer=n_layer,
         n_embd=32,
         n_head=2,
@@ -87,9 +88,10 @@ def gpt2(n_layer: int = 12, dropout: float = 0.1, **settings: Any) -> GPT2LMHead
 def llama(
     dtype: torch.dtype = torch.float32, n_layer: int = 12, **settings: Any
 ) -> LlamaForCausalLM:
-    """A Llama in training mode, built in `dtype`."""
+    """A Llama in training mode, built in `dtype`, without a generation cache."""
     config = LlamaConfig(
         **{
+            "use_cache": False,
             "hidden_size": 32,
             "intermediate_size": 88,
             "num_hidden_layers": n_layer,
@@ -166,7 +168,7 @@ def run(model: nn.Module, inputs: Any) -> Any:
 
 
 def without_cache(model: nn.Module) -> None:
-    """Switch the generation cache off, as `measure` does."""
+    """Switch the generation cache off, whose keys and values a step without a plan keeps."""
     config = getattr(model, "config", None)
     if config is not None:
         config.use_cache = False

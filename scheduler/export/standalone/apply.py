@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from scheduler.export.standalone.caches import hand_no_caches
 from scheduler.export.standalone.plan import CHECKPOINTS, LAYERS, OPTIONS, POLICIES, _Tree, _trees
 from scheduler.export.standalone.segment import _Block, _Segment
 
@@ -43,11 +44,8 @@ def apply_plan(model: Any) -> Applied:
         applied.blocks.extend(segment.blocks)
     for block in applied.blocks:
         block.module.forward = block
-    for module in modules.values():
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "use_cache", False) is True:
-            config.use_cache = False  # a generation cache would keep what is to be dropped
-            applied.configs.append(config)
+    named = {name: modules[name] for name in LAYERS if name in modules}
+    applied.hooks = hand_no_caches(model, named, RuntimeError)
     return applied
 
 
@@ -66,7 +64,7 @@ class Applied:
 
     def __init__(self) -> None:
         self.blocks: list[_Block] = []
-        self.configs: list[Any] = []
+        self.hooks: list[Any] = []
 
     def remove(self) -> None:
         """Put every forward back."""
@@ -76,6 +74,6 @@ class Applied:
                     del block.module.forward
                 else:
                     block.module.forward = block.own
-        for config in self.configs:
-            config.use_cache = True
-        self.blocks, self.configs = [], []
+        for hook in self.hooks:
+            hook.remove()
+        self.blocks, self.hooks = [], []

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
 import torch
 import torch.utils.checkpoint as of_torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from scheduler.export.standalone.kept import _put_states, _Selection, _states
 from scheduler.export.standalone.plan import LAYERS, _Tree
+from scheduler.export.standalone.state import BlockState, Snapshot, Watched
 
 
 class _Block:
@@ -25,6 +25,10 @@ class _Block:
     def __init__(self, module: Any, number: int, segment: _Segment) -> None:
         self.module, self.number, self.segment = module, number, segment
         self.own = module.__dict__.get("forward")
+        self.state = BlockState([module], self._refused)
+
+    def _refused(self, what: str) -> RuntimeError:
+        return RuntimeError(f"{LAYERS[self.number]!r} {what}")
 
     @property
     def original(self) -> Any:
@@ -58,11 +62,9 @@ class _Segment:
     def __init__(self, tree: _Tree, modules: list[nn.Module]) -> None:
         self.tree = tree
         self.blocks = [_Block(module, tree.first + i, self) for i, module in enumerate(modules)]
-        self.norms = [m for top in modules for m in top.modules() if isinstance(m, _BatchNorm)]
         self.trees = [tree]  # an outer one before those inside it
         for outer in self.trees:
             self.trees.extend(outer.inner)
-        self.counting = any(tree.keeps for tree in self.trees)
         self.now: _Forward | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,8 +88,9 @@ class _Segment:
             with now.hooks(), tree.stopping():
                 again = self._again(tree, now)
                 now.open.append(_frame(self._body(tree, now, ran=True), activation, again))
-        with now.hooks():
-            result, output = self._run_block(i, activation, now)
+        of_option = any(tree.keeps for tree in opened)
+        with now.hooks(), self._watched(i, now) if of_option else nullcontext():
+            result, output = self._run_block(i, activation, now, of_option)
         if opened:
             _check_unchanged(i, activation, version)
         del now.open[len(now.open) - sum(tree.last == i for tree in self.trees) :]
@@ -112,7 +115,7 @@ class _Segment:
                 if i > tree.first:
                     _put_states(now.drawn.get(i, []))
                 if not isinstance(part, _Tree):
-                    activation, output = self._run_block(i, activation, now)
+                    activation, output = self._run_block(i, activation, now, bool(tree.keeps))
                     continue
                 activation, output = self._checkpoint(part, activation, now, keeping)
                 for block in self.blocks[i - self.tree.first : part.last + 1 - self.tree.first]:
@@ -136,21 +139,35 @@ class _Segment:
 
     def _contexts(self, tree: _Tree, now: _Forward, keeping: bool) -> tuple[Any, Any]:
         i, again = tree.first, self._again(tree, now)
-        if not tree.keeps or not keeping:
+        if not tree.keeps:
             return nullcontext(), again
+        watched = self._watched(i, now)
+        if not keeping:
+            return watched, again
         if self.blocks[i - self.tree.first].is_sharded:
             raise RuntimeError(f"{LAYERS[i]!r} is a unit of fully_shard, where no option counts")
-        now.kept[i] = _Selection(LAYERS[i], tree.keeps)
-        return now.kept[i].forward(), again
+        now.kept[i] = selection = _Selection(LAYERS[i], tree.keeps)
+        return _together(watched, selection.forward()), again
 
-    def _again(self, tree: _Tree, now: _Forward) -> _Repeating:
-        return _Repeating(self.norms, self.counting, now.kept if tree.keeps else {}, tree.first)
+    def _again(self, tree: _Tree, now: _Forward) -> _Again:
+        return _Again(self._watched(tree.first, now) if tree.keeps else None, now, tree.first)
 
-    def _run_block(self, i: int, activation: Any, now: _Forward) -> tuple[Any, Any]:
+    def _watched(self, i: int, now: _Forward) -> Watched:
+        _, args, kwargs = now.calls[i]
+        block = self.blocks[i - self.tree.first]
+        return Watched(block.state, now.changed, i, (*args, *kwargs.values()))
+
+    def _run_block(
+        self, i: int, activation: Any, now: _Forward, of_option: bool
+    ) -> tuple[Any, Any]:
         block, (place, args, kwargs) = self.blocks[i - self.tree.first], now.calls[i]
         if block.is_sharded:
             block.module.unshard()
-        output = block.original(*_put(place, activation, args), **_put(place, activation, kwargs))
+        # Under an option its state is seen to by the checkpoint, which looks at each operation.
+        with nullcontext() if of_option else self._watched(i, now):
+            output = block.original(
+                *_put(place, activation, args), **_put(place, activation, kwargs)
+            )
         first, *rest = output if isinstance(output, (tuple, list)) else [output]
         if not torch.is_tensor(first) or any(map(torch.is_tensor, rest)):
             raise RuntimeError(f"{LAYERS[i]!r} must return one tensor, or one first in a tuple")
@@ -164,6 +181,7 @@ class _Forward:
         self.calls: dict[int, tuple[int | str, tuple[Any, ...], dict[str, Any]]] = {}
         self.drawn: dict[int, list[Any]] = {}
         self.kept: dict[int, _Selection] = {}
+        self.changed: dict[int, Snapshot | None] = {}
         self.open: list[Any] = []
 
     def hooks(self) -> Any:
@@ -190,7 +208,7 @@ class _Forward:
             self.drawn[i] = states
 
 
-def _frame(body: Callable[[Any], Any], activation: Any, again: _Repeating) -> Any:
+def _frame(body: Callable[[Any], Any], activation: Any, again: _Again) -> Any:
     """Open a checkpoint: hooks to be put around each of its blocks."""
     try:
         internals: Any = of_torch
@@ -209,34 +227,29 @@ def _frame(body: Callable[[Any], Any], activation: Any, again: _Repeating) -> An
     return hook(frame)
 
 
-class _Repeating:
-    """A recomputation: batch norms count each batch once, and kept results are handed back."""
+class _Again:
+    """A recomputation: under an option what was kept is handed back."""
 
-    def __init__(
-        self, norms: list[_BatchNorm], counting: bool, kept: dict[int, _Selection], number: int
-    ) -> None:
-        self.norms, self.counting, self.kept, self.number = norms, counting, kept, number
+    def __init__(self, watched: Watched | None, now: _Forward, number: int) -> None:
+        self.watched, self.now, self.number = watched, now, number
 
     def __enter__(self) -> None:
-        self.before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in self.norms]
-        self.versions = [0 if count is None else count._version for _, _, count in self.before]
-        for norm in self.norms:
-            norm.momentum = 0.0
-            if not self.counting:  # where operations are counted, none may be missing
-                norm.num_batches_tracked = None
-        selection = self.kept.pop(self.number, None)
-        self.handed: AbstractContextManager[None] = (
-            nullcontext() if selection is None else selection.again()
-        )
-        self.handed.__enter__()
+        self.entered = ExitStack()
+        if self.watched is not None:
+            self.entered.enter_context(self.watched)
+            if (selection := self.now.kept.pop(self.number, None)) is not None:
+                self.entered.enter_context(selection.again())
 
     def __exit__(self, *error: Any) -> None:
-        self.handed.__exit__(*error)
-        for (norm, momentum, count), version in zip(self.before, self.versions, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, count
-            if count is not None and count._version != version:
-                with torch.no_grad():
-                    count.sub_(count._version - version)
+        self.entered.__exit__(*error)
+
+
+@contextmanager
+def _together(*contexts: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def _casts(device: torch.device) -> Any:

@@ -12,6 +12,7 @@ from torch import nn
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
+from scheduler.export.standalone.caches import hand_no_caches
 from scheduler.plans.plan import Plan
 from scheduler.plans.settings import checkpointed
 from scheduler.pytorch.checkpointing.coverage import Coverage
@@ -22,7 +23,6 @@ from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
-from scheduler.pytorch.model.step import switch_off_cache
 from solvers.schedule import Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
@@ -39,7 +39,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
     of a segment the model may do what it likes but change the activation. Parameter names, hooks
     and the state dict stay as they were. Without gradients everything runs as before. A generation
-    cache is switched off. The model can be copied, pickled and saved whole with the plan on it.
+    cache that the model makes stays empty. The model can be copied, pickled and saved whole with
+    the plan on it.
 
     Parameters
     ----------
@@ -84,7 +85,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
             block.segment = segment
             block.put()
         placed.extend(members)
-    return Handle(placed, switch_off_cache(model), plan, model)
+    modules = {name: model.get_submodule(name) for name in names if name}
+    return Handle(placed, hand_no_caches(model, modules, UnsupportedModel), plan, model)
 
 
 @dataclass

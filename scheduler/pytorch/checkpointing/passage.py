@@ -21,6 +21,7 @@ import torch.utils.checkpoint as of_torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import Selection
 from scheduler.pytorch.model.autocast import Ambient
@@ -94,12 +95,15 @@ class Calls:
         model drew from them since the block before.
     selections
         By the number of a block that is kept under an option: the results that it handed out last.
+    states
+        By the number of a block that has run: what it has changed beside its output, as it was.
     """
 
     names: Sequence[str]
     calls: list[Call] = field(default_factory=list)
     drawn: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     selections: dict[int, Selection] = field(default_factory=dict)
+    states: dict[int, Snapshot | None] = field(default_factory=dict)
 
     def draw_from(self, number: int) -> None:
         """Put the generators where they were when a block began that is to run again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
+from scheduler.export.standalone.state import BlockState, Watched
 from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, stopping
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together
@@ -19,8 +21,9 @@ from scheduler.pytorch.model.autocast import without_cast_cache
 from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
 from scheduler.pytorch.model.replace import Replaced
-from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()  # one for all: this is on every call's way
 
 
 class PlannedBlock(Replaced):
@@ -35,7 +38,7 @@ class PlannedBlock(Replaced):
         super().__init__(module)
         self.name = name
         self.calls = 0
-        self.buffers = Buffers(module)
+        self.state = BlockState([module], partial(_refused, name))
         _outside_graphs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,7 +106,6 @@ class Segment:
         plain = isinstance(item, Checkpoint) and item.body == (Keep(item.first),)
         self._single = self._steps[0].keep if plain else None
         self._passage = Passage(self._names)
-        self._norms = norms_of(block.module for block in blocks)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_passage": Passage(self._names)}
@@ -133,10 +135,10 @@ class Segment:
         activation, version = call.activation, call.activation._version
         for item in step.opens:
             body = self._body(item, passage.calls, ran=True)
-            recomputation = self._recomputation()
+            recomputation = Recomputation()
             again = self._again(item, passage.calls, recomputation)
             passage.open(body, activation, recomputation, again, early=_stops_early(item))
-        with passage.hooks:
+        with passage.hooks, self._state(step.keep, passage.calls):
             result, output = self._run_block(step.keep, activation, passage.calls)
         if step.opens:
             self._check_unchanged(block, activation, version)
@@ -202,8 +204,9 @@ class Segment:
         return result
 
     def _contexts(self, item: Item, calls: Calls, keeping: bool) -> tuple[Any, Any]:
-        recomputation = self._recomputation()
-        forward, again = recomputation.forward(), self._again(item, calls, recomputation)
+        recomputation = Recomputation()
+        again = self._again(item, calls, recomputation)
+        forward = Together(recomputation.forward(), self._state(item, calls))
         if isinstance(item, Keep) and keeping:
             number = self._number(item)
             name = self._names[number]
@@ -217,14 +220,23 @@ class Segment:
             return Together(forward, selection.forward), again
         return forward, again
 
-    def _recomputation(self) -> Recomputation:
-        return Recomputation(self._norms, counting=bool(self._keeps))
-
     def _again(self, item: Item, calls: Calls, recomputation: Recomputation) -> Any:
         """A context for the recomputation of an item."""
         if not isinstance(item, Keep):
             return recomputation
-        return Together(recomputation, HandedBack(calls.selections, self._number(item)))
+        handed_back = HandedBack(calls.selections, self._number(item))
+        return Together(recomputation, self._state(item, calls), handed_back)
+
+    def _state(self, item: Item, calls: Calls) -> AbstractContextManager[Any]:
+        """A context for a forward of a block that is kept under an option, and for no other."""
+        if not isinstance(item, Keep) or item.option is None:
+            return _NOTHING
+        return self._watched(self._number(item), calls)
+
+    def _watched(self, number: int, calls: Calls) -> Watched:
+        call = calls.calls[number]
+        handed = (*call.args, *call.kwargs.values())
+        return Watched(self.blocks[number].state, calls.states, number, handed)
 
     def _run_block(
         self, item: Keep, activation: torch.Tensor, calls: Calls
@@ -232,15 +244,13 @@ class Segment:
         """Run one block with its own arguments; the activation in its output, and the output."""
         number = self._number(item)
         block, call = self.blocks[number], calls.calls[number]
-        versions = block.buffers.versions()
         args, kwargs = call.arguments(activation)
         gather(block.module)
-        output = block.original(*args, **kwargs)
-        if versions != block.buffers.versions():
-            raise UnsupportedModel(
-                f"block {block.name!r} changes a buffer of its own in its forward, which a "
-                "recomputation would do again; a plan must keep it (profile says so in its costs)"
-            )
+        if item.option is None:
+            with self._watched(number, calls):
+                output = block.original(*args, **kwargs)
+        else:  # by who opens its checkpoint, whose contexts look at each operation
+            output = block.original(*args, **kwargs)
         return split_output(block.name, call.mark(output))[0], output
 
     def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
@@ -249,6 +259,10 @@ class Segment:
                 f"block {block.name!r} changes its input in place, which a recomputation would "
                 "start from; use the version that does not, or keep it"
             )
+
+
+def _refused(name: str, what: str) -> UnsupportedModel:
+    return UnsupportedModel(f"block {name!r} {what}")
 
 
 def _stops_early(item: Item) -> bool:

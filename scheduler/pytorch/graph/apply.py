@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.caches import check_no_cache
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.graph.step import PlannedStep, Script
 from scheduler.pytorch.graph.trace import state_of
 from scheduler.pytorch.graph.traced import TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
-from scheduler.pytorch.model.step import switch_off_cache
 from scheduler.pytorch.observe.autograd import Source
 from solvers.graph.schedule import LayerAction
 
@@ -32,7 +32,7 @@ def apply_graph(
     autograd function, runs the rest: it drops, recomputes and differentiates layer by layer.
     Parameters, their hooks, the state dict and the hooks of modules that are layers stay as they
     were; gradients of parameters are handed to autograd when the last backward is done. Without
-    gradients the model runs as before. A generation cache is switched off.
+    gradients the model runs as before. A generation cache that it makes stays empty.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def apply_graph(
     _check_state(model, graph)
     forward = PlannedModel(model, graph, script)
     forward.put()
-    return GraphHandle([forward], switch_off_cache(model), graph, forward.counts)
+    return GraphHandle([forward], [], graph, forward.counts)
 
 
 @dataclass
@@ -97,6 +97,7 @@ class PlannedModel(Replaced):
         """Run the plan's forward part; autograd runs the rest."""
         if not torch.is_grad_enabled():
             return self.original(*args, **kwargs)
+        check_no_cache(args, kwargs, UnsupportedModel)
         arguments = Arguments.bound(self.module, args, kwargs)
         self._check(arguments)
         step = PlannedStep(self.script, self.graph, self.module, arguments, self.counts)

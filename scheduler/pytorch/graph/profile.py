@@ -12,6 +12,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
 from scheduler.pytorch.graph.trace import trace, walk
@@ -21,6 +22,7 @@ from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.step import device_of, loss_of, prepared
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.layer import Writes
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -86,7 +88,10 @@ def _profile(
     for i, session in walk(graph, model, Arguments.of(model, inputs)):
         task = session.task(i)
         earlier = frozenset(k for k in (*task.inputs, *task.parameters) if reader[k] > i)
-        seen.append(_see(task, session.table, earlier, not graph.nodes[i].inputs, clock))
+        parts = [model.get_submodule(name) for name in graph.nodes[i].modules]
+        state = Snapshot(parts, is_small)
+        seen.append(_see(task, session.table, earlier, not graph.nodes[i].inputs, state, clock))
+        state.put()
         session.put(i, drop(task, session.table))
     end = len(graph) - 1
     output = session.table.get(end)
@@ -95,7 +100,7 @@ def _profile(
         run = _loss_of(session, loss_fn)
         loss = run({end: output})
         task = Task("loss", run, end + 1, (end,), {})
-        seen.append(_see(task, session.table, frozenset(), False, clock))
+        seen.append(_see(task, session.table, frozenset(), False, Snapshot(()), clock))
         edges.append((end, end + 1))
     elif output.numel() != 1:
         raise UnsupportedModel(
@@ -108,6 +113,7 @@ def _profile(
     # Whoever trains holds the loss; two more scalars tie the step together.
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
     held = unique_bytes([inputs, session.held()]) + scalars
+    held += sum(one.state_bytes for one in seen)  # as it was, until a layer has run again
     names = [*graph.names, "(loss)" if "loss" in graph.names else "loss"]
     for i, node in enumerate(graph.nodes):
         if not node.inputs:
@@ -126,20 +132,30 @@ def _profile(
     )
 
 
-def _see(task: Task, table: Table, earlier: frozenset[Key], first: bool, clock: Clock) -> Peaks:
+def _see(
+    task: Task,
+    table: Table,
+    earlier: frozenset[Key],
+    first: bool,
+    state: Snapshot,
+    clock: Clock,
+) -> Peaks:
     """Run one layer by itself, as a plan runs it, and see what it keeps and needs.
 
     `table` holds what it reads. `earlier` is what has a gradient already, from later layers, when
     its backward begins. `first`: it reads no other layer, so that the gradients of the model's
-    inputs are its input's.
+    inputs are its input's. Each run begins with the `state` of its modules.
     """
-    forward_time, backward_time = _times(task, table, clock)
-    tracker = MemoryTracker()
+    forward_time, backward_time = _times(task, table, state, clock)
+    state.put()
+    writes = Writes(state)
+    tracker = MemoryTracker(writes)
     with tracker:
         with tracker.tag("drop"):
             output = drop(task, table)
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(output)
         del output
+        state.put()
         own = Table()
         with tracker.tag("input"):
             _copy(task, table, own)
@@ -170,7 +186,7 @@ def _see(task: Task, table: Table, earlier: frozenset[Key], first: bool, clock: 
         for key, gradient in gradients.items()
         if key not in earlier and (isinstance(key, str) or (key < 0 and not first))
     ]
-    return Peaks(
+    peaks = Peaks(
         input_bytes=sum(storage_bytes(table.get(key)) for key in task.inputs if is_layer(key)),
         output_bytes=output_bytes,
         saved_bytes=saved,
@@ -183,7 +199,9 @@ def _see(task: Task, table: Table, earlier: frozenset[Key], first: bool, clock: 
         forward_time=forward_time,
         recompute_time=forward_time,
         backward_time=backward_time,
+        state_bytes=writes.copied_bytes,
     )
+    return peaks.with_more_in_forward(state.copied_bytes)
 
 
 def _copy(task: Task, table: Table, own: Table) -> None:
@@ -191,13 +209,14 @@ def _copy(task: Task, table: Table, own: Table) -> None:
         own.put(key, table.get(key).clone())
 
 
-def _times(task: Task, table: Table, clock: Clock) -> tuple[float, float]:
+def _times(task: Task, table: Table, state: Snapshot, clock: Clock) -> tuple[float, float]:
     """Medians of the forward and the backward, in ms."""
     own = Table()
     for key in task.inputs:
         own.put(key, table.get(key))
 
     def run() -> tuple[float, float]:
+        state.put()
         start = clock.mark()
         output, kept = keep(task, own)
         end = clock.mark()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
+from scheduler.export.standalone.state import BlockState, Snapshot
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.graph.layer import Kept, back, drop, keep
@@ -18,7 +19,6 @@ from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.rng import GENERATORS, torch_generators
-from scheduler.pytorch.observe.buffers import Buffers, norms_of
 from solvers.graph.problem import LayerGraph
 from solvers.graph.schedule import Actions, LayerAction
 from solvers.problem import Layer
@@ -142,7 +142,7 @@ class PlannedStep:
         tensors = [*arguments.tensors, *model.parameters()]
         self.generators = [*GENERATORS, *torch_generators({t.device for t in tensors})]
         self.casting = casting(arguments.tensors)
-        self.repetitions: dict[int, Recomputation] = {}
+        self.repetitions: dict[int, tuple[Recomputation, BlockState, Snapshot | None]] = {}
 
     def forward(self) -> torch.Tensor:
         """Run the forward part; the last output."""
@@ -211,19 +211,16 @@ class PlannedStep:
         if i not in self.script.again:
             yield
             return
-        modules = [self.session.model.get_submodule(n) for n in self.graph.nodes[i].modules]
         if i not in self.repetitions:
-            repetition = Recomputation(norms_of(modules), generators=self.generators)
-            self.repetitions[i] = repetition
+            name = self.graph.nodes[i].name
+            modules = [self.session.model.get_submodule(n) for n in self.graph.nodes[i].modules]
+            state = BlockState(modules, lambda what: UnsupportedModel(f"layer {name!r} {what}"))
+            before = state.before()
+            repetition = Recomputation(self.generators)
             with repetition.forward():
                 yield
+            self.repetitions[i] = repetition, state, state.after(before)
             return
-        buffers = Buffers(*modules)
-        before = buffers.versions()
-        with self.repetitions[i]:
+        repetition, state, changed = self.repetitions[i]
+        with repetition, state.repeated(changed):
             yield
-        if before != buffers.versions():
-            raise UnsupportedModel(
-                f"layer {self.graph.nodes[i].name!r} changes a buffer of its own in its forward, "
-                "which a recomputation does again; a plan must keep it"
-            )

@@ -28,7 +28,6 @@ from scheduler.pytorch.model.find import find_blocks, is_pattern
 from scheduler.pytorch.model.replace import check_unplanned
 from scheduler.pytorch.model.step import prepared
 from scheduler.pytorch.observe.autograd import nodes_below
-from scheduler.pytorch.observe.buffers import Buffers
 
 
 def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) -> TracedGraph:
@@ -249,8 +248,6 @@ def _names(programs: list[Program], kinds: Kinds, model: nn.Module) -> list[str]
 def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
     """Run a layer forward and complete what is known of it; its output goes into the table."""
     model, task = session.model, session.task(i)
-    buffers = Buffers(model)
-    before = buffers.versions()
     output, kept = keep(task, session.table)
     session.put(i, output)
     edges = nodes_below(kept.root.grad_fn)
@@ -280,7 +277,6 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
         several=frozenset(key for key, count in counts.items() if count > 1),
         input_saved=kept.input_read,
         output_saved=kept.output_read,
-        recomputable=buffers.versions() == before,
     )
 
 

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 
 
 def is_fake(model: nn.Module) -> bool:
@@ -101,3 +102,5 @@ def _fake_copy(model: nn.Module, inputs: Any) -> tuple[FakeTensorMode, nn.Module
 def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
     yield from model.parameters()
     yield from model.buffers()
+    # What a forward has set, too: a tensor that has a graph could not be copied.
+    yield from (tensor for tensor, _, _ in Snapshot([model], lambda tensor: False).tensors)

@@ -61,16 +61,16 @@ class RemovableHandle:
     """What a plan has replaced in a model; a ``with`` block removes it at its end."""
 
     _placed: list[Any] = field(repr=False)  # of `Replaced`
-    _configs: list[Any] = field(repr=False)  # whose generation cache was switched off
+    _hooks: list[Any] = field(repr=False)  # by which no block is handed a generation cache
 
     def remove(self) -> None:
-        """Put every forward, and the cache setting, back; harmless when done twice."""
+        """Put every forward back; harmless when done twice."""
         for forward in self._placed:
             forward.take_away()
         self._placed.clear()
-        for config in self._configs:
-            config.use_cache = True
-        self._configs.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def __enter__(self: AnyHandle) -> AnyHandle:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.caches import check_no_cache, hand_no_caches
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -21,15 +23,15 @@ def prepared(
 ) -> Iterator[tuple[nn.Module, Any]]:
     """Inside, steps can be run that leave the model as it was; gives what to run.
 
-    `fake`: stand-ins without memory. Gradients are on and the generation cache is off.
+    `fake`: stand-ins without memory. Gradients are on.
     """
+    check_no_cache(*arguments_of(inputs), UnsupportedModel)
     with ExitStack() as stack:
         if fake:
             model, inputs = stack.enter_context(faked(model, inputs))
         stack.enter_context(untouched(model, inputs))
         # Whoever calls may be under `torch.no_grad`.
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(without_cache(model))
         yield model, inputs
 
 
@@ -41,42 +43,37 @@ def device_of(model: nn.Module, inputs: Any) -> torch.device:
 
 @contextmanager
 def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Put back gradients, buffers and the random state."""
+    """Put back gradients, the random state, and whatever a forward changes on the model.
+
+    Raises `UnsupportedModel` where that is a parameter, which is not copied, or has a graph.
+    """
     gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
     with unmoved({tensor.device for tensor, _ in gradients}):
+        before = Snapshot([model], handed=[inputs], whole=True)
         try:
             yield
         finally:
-            with torch.no_grad():
-                # In place: the model must have the very tensors that it had.
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+            lost = before.lost
+            before.put()
             for tensor, gradient in gradients:
                 tensor.grad = gradient
+        if lost is not None:
+            raise UnsupportedModel(
+                f"a forward of {type(model).__name__} changes {lost} in place, which would have to "
+                "be copied to be put back; make a new tensor of it, or work on fake tensors"
+            )
 
 
 @contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
-    """A generation cache keeps every layer's keys and values, and is no use in training."""
-    changed = switch_off_cache(model)
+def without_caches(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Inside, blocks are handed no generation cache, as an applied plan has it."""
+    blocks = {name: model.get_submodule(name) for name in names}
+    hooks = hand_no_caches(model, blocks, UnsupportedModel, always=True)
     try:
         yield
     finally:
-        for config in changed:
-            config.use_cache = True
-
-
-def switch_off_cache(model: nn.Module) -> list[Any]:
-    """Set ``use_cache = False`` in every configuration that has it on; those changed."""
-    changed: list[Any] = []
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if getattr(config, "use_cache", False) is True:
-            assert config is not None
-            config.use_cache = False
-            changed.append(config)
-    return changed
+        for hook in hooks:
+            hook.remove()
 
 
 def clear_gradients(model: nn.Module, inputs: Any) -> None:

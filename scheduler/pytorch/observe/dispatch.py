@@ -42,6 +42,22 @@ def is_mutable(operation: Any, *, unknown: bool = False) -> bool:
     return unknown if schema is None else bool(schema.is_mutable)
 
 
+_STATISTICS = ("running_mean", "running_var")
+"""Arguments that a norm writes to in training, though its schema does not say so."""
+
+
+def statistics_written(operation: Any, args: tuple[Any, ...]) -> list[Any]:
+    """The running statistics that an operation writes to and does not say so."""
+    schema = getattr(operation, "_schema", None)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    if not names or "running_mean" not in names:
+        return []
+    given = dict(zip(names, args, strict=False))
+    if given.get("training", given.get("use_input_stats", True)) is False:
+        return []
+    return [given.get(name) for name in _STATISTICS]
+
+
 def written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments that an operation writes to: tensors, or lists of them."""
     if not is_mutable(operation):

@@ -12,13 +12,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
-from scheduler.pytorch.observe.buffers import Buffers
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import statistics_written, tensors_of, written
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
@@ -45,9 +45,10 @@ class IsolatedLayer:
         Those of them to which later layers have given a gradient already.
     layout
         Strides of the gradient that the next layer's backward hands it; None: like its output.
+    state
+        What a forward changes on the layer's module and its arguments; each run starts from it.
     """
 
-    module: nn.Module
     run: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
     template: torch.Tensor
     needs_grad: bool
@@ -56,9 +57,11 @@ class IsolatedLayer:
     trained: Sequence[torch.Tensor]
     earlier: Sequence[torch.Tensor]
     layout: Layout | None
+    state: Snapshot
 
     def clear(self) -> None:
-        """Forget the gradients of an earlier run."""
+        """Forget an earlier run: its gradients, and what it has changed."""
+        self.state.put()
         for tensor in self.trained:
             tensor.grad = None
 
@@ -99,34 +102,39 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     it would be wrong.
     """
     template = layer.template
-    version, buffers = template._version, Buffers(layer.module)
-    before = buffers.versions()
-    forward, again, backward = _times(layer, gate(template.device), clock)
+    version = template._version
+    forward, recompute, backward = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
-    repeatable = before == buffers.versions()
+    if (lost := layer.state.lost) is not None:
+        raise UnsupportedModel(
+            f"it changes {lost} in place, which a recomputation would do again; make a new tensor "
+            "of it"
+        )
     peaks, layout = see_bytes(layer)
-    again_peak = _again_peak(layer) if repeatable else None
+    again = _again(layer)
+    again_peak, early = again or (0, 0)
     peaks = replace(
         peaks,
         forward_time=forward,
-        recompute_time=again,
+        recompute_time=recompute,
         backward_time=backward,
-        repeatable=again_peak is not None,
-        again_peak=again_peak or 0,
+        repeatable=again is not None,
+        again_peak=again_peak + peaks.state_bytes if again_peak else 0,
+        early_bytes=early,
     )
-    return peaks, layout
+    return peaks.with_more_in_forward(layer.state.copied_bytes), layout
 
 
-def _again_peak(layer: IsolatedLayer) -> int | None:
-    """`Peaks.again_peak`; None where a recomputation goes another way than the forward."""
+def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
+    """`Peaks.again_peak` and `early_bytes`; None where a recomputation goes another way."""
     found: list[int] = []
-    runs = 0
+    live: list[int] = []
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
         def body(given: torch.Tensor) -> torch.Tensor:
-            nonlocal runs
-            runs += 1
+            layer.state.put()
+            live.append(tracker.live("layer"))
             tracker.reset_peak()
             try:
                 return layer.run(given, sides)
@@ -142,7 +150,7 @@ def _again_peak(layer: IsolatedLayer) -> int | None:
     with tracker, tracker.tag("layer"):
         out = replace(layer, run=run).forward(door, [layer.template])
         if not out.requires_grad:
-            return 0
+            return 0, 0
         box.append(layer.gradient(out))
         given = storage_bytes(box[0])
         with tracker.tag("sink"):
@@ -153,7 +161,9 @@ def _again_peak(layer: IsolatedLayer) -> int | None:
         except CheckpointError:
             return None
     layer.clear()
-    return max(found[1] - given, 0) if runs > 1 else 0
+    if len(live) < 2:
+        return 0, 0
+    return max(found[1] - given, 0), max(live[1] - given - storage_bytes(scalar), 0)
 
 
 def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
@@ -162,13 +172,15 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     door = gate(template.device)
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
     layer.clear()
-    tracker = MemoryTracker()
+    writes = Writes(layer.state)
+    tracker = MemoryTracker(writes)
     with tracker:
         with tracker.tag("drop"), saving_nothing():
             out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
+        layer.state.put()
         gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
@@ -214,8 +226,33 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak=drop_peak,
         backward_peak=backward_peak,
         gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
+        state_bytes=writes.copied_bytes,
     )
     return peaks, layout
+
+
+class Writes:
+    """What operations write to of a state; an observer of a `MemoryTracker`."""
+
+    def __init__(self, state: Snapshot) -> None:
+        self._copies = {
+            id(tensor.untyped_storage()): copy
+            for tensor, _, copy in state.tensors
+            if copy is not None
+        }
+        self._written: set[int] = set()
+
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Look at an operation."""
+        for tensor in tensors_of([*written(func, args, kwargs), *statistics_written(func, args)]):
+            self._written.add(id(tensor.untyped_storage()))
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of it that a forward must copy to be run again."""
+        return sum(copy.nbytes for key, copy in self._copies.items() if key in self._written)
 
 
 def layout_of(gradient: torch.Tensor) -> Layout | None:
@@ -267,6 +304,7 @@ def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[floa
 
 def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:
     """Marks at the start of a forward, at each tensor it saves, and at its end."""
+    layer.state.put()
     marks = [clock.mark()]
     with saving_nothing(lambda tensor: marks.append(clock.mark())):
         layer.forward(door, [layer.template])

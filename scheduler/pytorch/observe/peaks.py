@@ -14,6 +14,8 @@ class Peaks:
     `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
     recomputation, beside the gradient that its backward is given: that begins when the backward
     first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    `early_bytes`: what that is, and stays while the layers before it in its segment run again.
+    `state_bytes`: of what its forward changes on its module, of which a checkpoint holds a copy.
     """
 
     input_bytes: int
@@ -30,6 +32,8 @@ class Peaks:
     backward_time: float = 0.0
     repeatable: bool = True
     again_peak: int = 0
+    early_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def spare_bytes(self) -> int:
@@ -40,6 +44,16 @@ class Peaks:
         """
         forward = max(self.forward_peak, self.drop_peak or 0)
         return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
+
+    def more_before(self, last: Peaks) -> int:
+        """Bytes that a run again must be given more, in a segment that ends with `last`.
+
+        What the backward of `last` has made by then is there. That matters where `last`, which ends
+        with its last saved tensor, needs less when it runs after it.
+        """
+        forward = max(self.forward_peak, self.drop_peak or 0)
+        above = forward + last.early_bytes - last.again_peak - last.input_bytes
+        return min(max(above, 0), last.early_bytes)
 
     def with_more_in_forward(self, size: int) -> Peaks:
         """The same with `size` bytes more live in every forward, and then let go."""

@@ -177,7 +177,7 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
         yield "Beside the activation the blocks pass a gradient to other arguments."
     kept = [layer.name for layer in layers if not layer.recomputable and layer.name in found.names]
     if kept:
-        yield f"Always kept, because they change buffers of their own: {_some(kept)}."
+        yield f"Always kept, because they go another way when they are run again: {_some(kept)}."
     yield from _options(seen)
     for name, count in found.others.items():
         yield f"Not taken: the stack {name!r} of {count} modules, smaller than that of the blocks."

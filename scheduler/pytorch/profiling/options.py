@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -22,9 +23,9 @@ from scheduler.costs.keeps import Keeps
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside, Operation
 from scheduler.costs.options.pareto import Wanted, option_cost, wanted
-from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, check_torch
+from scheduler.export.standalone.state import Snapshot
+from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together, check_torch
 from scheduler.pytorch.observe.autograd import Sink, gate
-from scheduler.pytorch.observe.buffers import norms_of
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
 from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
@@ -79,10 +80,23 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
     return SeenOptions(inside, tuple(ways), gap)
 
 
+class _From(AbstractContextManager[None]):
+    """A context for a run that begins with a state."""
+
+    def __init__(self, state: Snapshot) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._state.put()
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 def _selective(name: str, layer: IsolatedLayer, keeps: Keeps) -> Any:
     def contexts() -> tuple[Any, Any]:
         selections = {0: Selection(name, keeps)}
-        return selections[0].forward, HandedBack(selections, 0)
+        return selections[0].forward, Together(_From(layer.state), HandedBack(selections, 0))
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> Any:
         return of_torch.checkpoint(
@@ -124,12 +138,8 @@ def _timed(attempts: Sequence[Sequence[Operation]]) -> tuple[Operation, ...]:
 def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
     layer.clear()
     door = gate(layer.template.device)  # anew, or adding to its gradient would be written down
-    counted = {
-        id(norm.num_batches_tracked.untyped_storage())
-        for norm in norms_of([layer.module])
-        if norm.num_batches_tracked is not None
-    }
-    recorder = _OperationLog(clock, counted)
+    state = {id(tensor.untyped_storage()) for tensor, _, _ in layer.state.tensors}
+    recorder = _OperationLog(clock, state)
     saved: set[int] = set()
     stop = 0
 
@@ -169,15 +179,15 @@ def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
 class _OperationLog(OperationMode):
     """Writes down operations; storages get an index when they are first seen."""
 
-    def __init__(self, clock: Clock, counted: set[int]) -> None:
+    def __init__(self, clock: Clock, state: set[int]) -> None:
         super().__init__()
         self.operations: list[Operation] = []
         self.sizes: list[int] = []
         self.given: set[int] = set()
         self._clock = clock
         self._marks: list[tuple[Any, Any]] = []
-        # Counters of batches: a recomputation leaves them alone.
-        self._counted = counted
+        # What the block changes on its module: a recomputation starts from it as it was.
+        self._state = state
         self._calls: Counter[str] = Counter()
         # Held weakly, so that memory is freed as it is without a recorder.
         self._known: Any = WeakIdKeyDictionary()
@@ -188,7 +198,7 @@ class _OperationLog(OperationMode):
         # What Python makes a tensor of is seen here first, and made anew in each run.
         reads = () if func is _LIFT else self._seen((args, kwargs))
         changed = tensors_of(written(func, args, kwargs))
-        changes = self._seen([t for t in changed if id(t.untyped_storage()) not in self._counted])
+        changes = self._seen([t for t in changed if id(t.untyped_storage()) not in self._state])
         before = len(self.sizes)
         start = self._clock.mark()
         result = func(*args, **kwargs)

@@ -12,13 +12,14 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
@@ -117,7 +118,7 @@ def see(
     check_unwrapped(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with prepared(model, inputs, fake=faking) as (model, inputs):
+    with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):
         device = device_of(model, inputs)
         clock = RooflineClock(machine) if faking else Clock(device)
         with lifted(device) as ambient:
@@ -163,18 +164,20 @@ def _profile(
     layers = []
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
+    kinds = {peaks for peaks, _ in seen}
     for (peaks, ways), block in zip(seen, found, strict=True):
-        layer = peaks.with_more_in_forward(local + casts).cost(block.name)
+        more = local + casts + max(peaks.more_before(last) for last in kinds)
+        layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
-            costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
+            costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
             layer = replace(layer, options=costs_of)
         layers.append(layer)
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
-    costs = CostGraph(
-        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
-    )
+    # A checkpoint holds what its blocks change on their modules as it was before.
+    held = ends.held_bytes + sum(peaks.state_bytes for peaks, _ in seen)
+    costs = CostGraph(tuple(layers), input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
 
@@ -202,7 +205,6 @@ def _see_blocks(
             call = calls[block.kind]
             others = call.others
             layer = IsolatedLayer(
-                block.module,
                 _alone(block, ambient.around(block.module.forward), call),
                 call.activation,
                 needs_grad,
@@ -211,6 +213,9 @@ def _see_blocks(
                 trained=own[i],
                 earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
                 layout=layout,
+                state=Snapshot(
+                    [block.module], is_small, handed=[*call.args, *call.kwargs.values()]
+                ),
             )
             try:
                 peaks, passed = see_layer(layer, clock)

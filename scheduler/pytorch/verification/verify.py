@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.state import named_state
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import apply
 from scheduler.pytorch.model.autocast import lifted
@@ -99,7 +100,7 @@ def verify(
     )
     if values is None or again is None or mine is None:
         return verification
-    return _compared(verification, values, again, mine, [n for n, _ in model.named_buffers()])
+    return _compared(verification, values, again, mine)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,13 @@ class _Values:
     outputs: list[tuple[str, bytes]]
     loss: bytes
     gradients: dict[str, torch.Tensor]
-    state: list[bytes]
+    drawn: list[bytes]
+    state: dict[str, bytes]
+
+    def after(self, other: _Values) -> bool:
+        """Whether another step leaves the same."""
+        mine, theirs = ((each.loss, each.drawn, each.state) for each in (self, other))
+        return mine == theirs
 
     @classmethod
     def of(
@@ -130,17 +137,14 @@ class _Values:
             drawn = [_digest(torch.rand(1)), *(pickle.dumps(each.read()) for each in GENERATORS)]
             if device.type == "cuda":
                 drawn.append(_digest(torch.rand(1, device=device)))
-            state = [*drawn, *(_digest(buffer) for buffer in model.buffers())]
-            return cls(outputs, _digest(loss), gradients, state)
+            state = {name: _digest(value) for name, value in named_state(model).items()}
+            return cls(outputs, _digest(loss), gradients, drawn, state)
 
 
-def _compared(
-    found: Verification, values: _Values, again: _Values, mine: _Values, buffers: list[str]
-) -> Verification:
+def _compared(found: Verification, values: _Values, again: _Values, mine: _Values) -> Verification:
     """What was found, with what is to be said of values: without the plan, again, and with it."""
     noise, _ = _farthest(values.gradients, again.gradients)
-    same = values.outputs == again.outputs and values.state == again.state
-    deterministic = not noise and same and values.loss == again.loss
+    deterministic = not noise and values.outputs == again.outputs and values.after(again)
     far, worst = _farthest(values.gradients, mine.gradients)
     if not far:
         gradients = "equal"
@@ -148,15 +152,14 @@ def _compared(
         gradients = "within noise" if noise and far <= NOISE * noise else "different"
     state = "not compared"
     if deterministic:
-        equal = values.loss == mine.loss and values.state == mine.state
-        state = "equal" if equal else "different"
+        state = "equal" if values.after(mine) else "different"
     parted = found.parted
     if parted is None and deterministic:
         parted = _outputs_part(values.outputs, mine.outputs)
     if parted is None and gradients == "different":
         parted = _gradients_part(values, mine, worst)
     if parted is None and state == "different":
-        parted = _state_parts(values, mine, buffers)
+        parted = _state_parts(values, mine)
     return replace(
         found,
         gradients=gradients,
@@ -221,20 +224,22 @@ def _gradients_part(values: _Values, mine: _Values, worst: str) -> str:
     return f"The gradient of {worst!r} differs, which is in no block."
 
 
-def _state_parts(values: _Values, mine: _Values, buffers: list[str]) -> str:
+def _state_parts(values: _Values, mine: _Values) -> str:
     if values.loss != mine.loss:
         return "The loss differs, though every block gives the same."
-    count = len(values.state) - len(buffers)
-    for name, one, other in zip(buffers, values.state[count:], mine.state[count:], strict=True):
-        if one != other:
-            return f"The buffer {name!r} is another after the step."
+    for name in {**values.state, **mine.state}:
+        if values.state.get(name) != mine.state.get(name):
+            return f"What the model has as {name!r} is another after the step."
     return "More or fewer random numbers are drawn."
 
 
 def _digest(value: Any) -> bytes:
-    """A digest by which tensors are the same bit by bit, without keeping them."""
+    """A digest by which tensors are the same bit by bit, without keeping them, and others equal."""
     digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors_of(value):
+    tensors = tensors_of(value)
+    if not tensors:
+        digest.update(repr(value).encode())
+    for tensor in tensors:
         plain = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(plain.view(torch.uint8).numpy().tobytes())

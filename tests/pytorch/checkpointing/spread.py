@@ -141,15 +141,18 @@ def check(name: str, wrap: Wrap, plan: Plan = SINGLE) -> None:
     say(name)
 
 
+SEEN: list[list[bool]] = []
+"""Not in the hook: what a hook inside a block has is as after one forward, too."""
+
+
 def scattered() -> None:
     """What a recomputation drops again, it lets go of: the parameters, too."""
     model: Any = fsdp(True, mixed=False)(Stack(4), DEEP)
-    seen: list[list[bool]] = []
     model.blocks[3][0].register_forward_hook(
-        lambda *_: seen.append([hasattr(block[0].weight, "to_local") for block in model.blocks])
+        lambda *_: SEEN.append([hasattr(block[0].weight, "to_local") for block in model.blocks])
     )
     mean_square(model(X)).backward()
-    assert seen == [[True, True, True, False]] * 2
+    assert SEEN == [[True, True, True, False]] * 2
     say("fsdp scattered")
 
 

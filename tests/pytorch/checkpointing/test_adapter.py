@@ -172,7 +172,7 @@ def test_a_plan_within_a_model_that_is_a_part() -> None:
     plan = solve(costs, budget=10**9, method="every-layer")
     with apply(plan, outer, names):
         assert_equal(gradients(outer, X, mean_square), reference)
-    assert len(counts) > 3
+    assert len(counts) == 2  # what the profile's own runs have counted was taken back
     with apply(segments(blocks_of(3), 3), inner):  # the inner model alone knows its names
         assert_equal(gradients(outer, X, mean_square), reference)
 

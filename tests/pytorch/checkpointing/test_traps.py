@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.parametrizations import spectral_norm
 
 from scheduler import Plan, frontier, solve
 from scheduler.common.errors import UnsupportedModel
@@ -162,42 +161,6 @@ def test_a_graph_may_be_run_backward_twice() -> None:
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert gradient is not None
         assert torch.equal(parameter.grad, gradient)  # type: ignore[arg-type]
-
-
-class Counting(nn.Module):
-    """A block that counts its calls in a buffer."""
-
-    calls: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(16, 16)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        self.calls += 1
-        return torch.tanh(self.inner(x))
-
-
-@pytest.mark.parametrize("make", [Counting, lambda: spectral_norm(nn.Linear(16, 16))])
-def test_blocks_that_change_their_buffers_are_kept(make: Any) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*(make() for _ in range(3)), *blocks(3))
-    x = torch.randn(8, 16)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    costs = profile(model, x, mean)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert [layer.recomputable for layer in costs.layers] == [False] * 3 + [True] * 3 + [False]
-    plan = solve(costs, budget="1GB", method="every-layer")
-    assert [plan.forwards[str(i)] for i in range(6)] == [1, 1, 1, 2, 2, 2]
-
-
-def test_a_plan_that_recomputes_a_changing_block_is_refused() -> None:
-    model, x = nn.Sequential(*(Counting() for _ in range(3))), torch.randn(8, 16)
-    costs = profile(nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), x, mean)
-    plan = solve(costs, budget="1GB", method="every-layer")
-    with apply(plan, model), pytest.raises(UnsupportedModel, match="changes a buffer of its own"):
-        model(x)
 
 
 def test_a_model_with_a_plan_can_be_pickled_after_a_step() -> None:

@@ -247,15 +247,20 @@ def test_what_autograd_does_not_pack_is_counted_as_saved() -> None:
     assert costs.layers[1].saved_bytes >= 8 * 16 * 4
 
 
-def test_a_layer_that_counts_its_calls_is_kept() -> None:
-    counting = Counting()
-    model = Two(counting)
-    graph = trace(model, noise(8, 16), ["inner"])
-    with pytest.raises(InvalidPlan, match="recomputes 'inner', which must be kept"):
-        apply_graph(dropping(graph), graph, model)
-    costs = profile_graph(model, noise(8, 16), mean_square, ["inner"])
-    assert [layer.recomputable for layer in costs.layers[:3]] == [True, False, True]
-    assert float(counting.count) == 0.0
+def test_a_layer_that_counts_its_calls_counts_steps() -> None:
+    """What it gives depends on the count, too."""
+    model, x = Two(Counting()), noise(8, 16)
+    plain = copy.deepcopy(model)
+    graph = trace(model, x, ["inner"])
+    costs = profile_graph(model, x, mean_square, ["inner"])
+    assert all(layer.recomputable for layer in costs.layers[:-1])
+    assert_equal(dict(model.state_dict()), dict(plain.state_dict()))
+    with apply_graph(dropping(graph), graph, model):
+        for one in (plain, model) * 2:
+            mean_square(one(x)).backward()
+    assert_equal(dict(model.state_dict()), dict(plain.state_dict()))
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
 
 
 def test_autocast() -> None:
@@ -310,7 +315,7 @@ def test_hooks_of_layers_run_with_them() -> None:
     calls.clear()
     assert_equal(step(model, case), expected)
     ran = sum(count for name, count in handle.forwards.items() if name.startswith("decoder"))
-    assert calls.count("forward") == ran
+    assert ran > calls.count("forward") == 3  # a list that a hook has is as after one forward
     assert calls.count("backward") == 3
 
 

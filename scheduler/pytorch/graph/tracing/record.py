@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.export.standalone.caches import is_cache, left_out
 from scheduler.pytorch.graph.tracing.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
 from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
 from scheduler.pytorch.observe.autograd import saving_nothing
@@ -64,6 +65,7 @@ class CallRecorder(TorchFunctionMode):
             output = self.model.forward(*args, **kwargs)
         self._check_chance()
         found, spec = tree_flatten(output)
+        found = [None if is_cache(leaf) else leaf for leaf in found]
         check_plain(found, f"{type(self.model).__name__} returns")
         self._nodes.graph.output(self._nodes.map(found))
         through = tuple(sorted(self.through))
@@ -160,6 +162,7 @@ class CallRecorder(TorchFunctionMode):
         if self._busy or not name:
             return original(module, *args, **kwargs)
         self.called.add(name)
+        args, kwargs = left_out(name, UnsupportedModel, module, args, kwargs) or (args, kwargs)
         leaf = name in self._leaves or (
             type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
             and not isinstance(module, nn.Sequential)
