@@ -44,8 +44,9 @@ def apply_plan(model: Any) -> Applied:
         applied.blocks.extend(segment.blocks)
     for block in applied.blocks:
         block.module.forward = block
-    named = {name: modules[name] for name in LAYERS if name in modules}
-    applied.hooks = hand_no_caches(model, named, RuntimeError)
+    inside = {LAYERS[block.number] for block in applied.blocks}  # which see to it themselves
+    kept = {name: modules[name] for name in LAYERS if name in modules and name not in inside}
+    applied.hooks = hand_no_caches(model, kept, RuntimeError)
     return applied
 
 

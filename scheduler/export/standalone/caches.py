@@ -7,6 +7,7 @@ it, so that whatever it decides by it (masks, positions) stays as it is; it stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy, deepcopy
 from functools import partial
 from typing import Any
 
@@ -84,7 +85,10 @@ def left_out(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments of a block's call without caches; None where nothing is to be changed."""
+    """The arguments of a block's call without caches; None where nothing is to be changed.
+
+    A recurrent block, whose code goes another way without one, is handed an empty copy.
+    """
     caches = [value for value in (*args, *kwargs.values()) if is_cache(value)]
     if not caches and kwargs.get("use_cache") is not True:
         return None
@@ -95,17 +99,45 @@ def left_out(
                 f"({type(cache).__name__}, as prefix tuning makes it), which a recomputation would "
                 "extend again; train without it"
             )
-    args = tuple(None if is_cache(value) else value for value in args)
-    kwargs = {key: None if is_cache(value) else value for key, value in kwargs.items()}
+    args = tuple(_in_place_of(value, block) for value in args)
+    kwargs = {key: _in_place_of(value, block) for key, value in kwargs.items()}
     if "use_cache" in kwargs:
-        kwargs["use_cache"] = False
+        kwargs["use_cache"] = any(map(is_cache, (*args, *kwargs.values())))
     return args, kwargs
 
 
-def _is_filled(cache: Any, module: nn.Module) -> bool:
+def for_one_run(
+    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that `left_out` gave, with caches that nobody else has."""
+    if not any(map(is_cache, (*args, *kwargs.values()))):
+        return args, kwargs
+    args = tuple(_in_place_of(value, block) for value in args)
+    return args, {key: _in_place_of(value, block) for key, value in kwargs.items()}
+
+
+def _in_place_of(value: Any, block: nn.Module) -> Any:
+    """What a block is handed in the place of a cache, and of anything else itself."""
+    if not is_cache(value):
+        return value
+    index, layers = _index(block), getattr(value, "layers", ())
+    if index >= len(layers) or not hasattr(layers[index], "update_recurrent_state"):
+        return None
+    mine = copy(value)
+    mine.layers = [*layers]
+    mine.layers[index] = deepcopy(layers[index])
+    return mine
+
+
+def _index(block: nn.Module) -> int:
+    """Which layer of a cache is a block's."""
+    found = (getattr(part, "layer_idx", None) for part in block.modules())
+    return next((number for number in found if isinstance(number, int)), 0)
+
+
+def _is_filled(cache: Any, block: nn.Module) -> bool:
     """Whether a cache holds something for a block."""
-    found = (getattr(part, "layer_idx", None) for part in module.modules())
-    index = next((number for number in found if isinstance(number, int)), 0)
+    index = _index(block)
     parts = [getattr(cache, f"{kind}_attention_cache", None) for kind in ("self", "cross")]
     for part in parts if parts[0] is not None else [cache]:
         layers = getattr(part, "layers", None)

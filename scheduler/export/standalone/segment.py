@@ -14,6 +14,7 @@ import torch.utils.checkpoint as of_torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from scheduler.export.standalone.caches import for_one_run, left_out
 from scheduler.export.standalone.kept import _put_states, _Selection, _states
 from scheduler.export.standalone.plan import LAYERS, _Tree
 from scheduler.export.standalone.state import BlockState, Snapshot, Watched
@@ -72,6 +73,8 @@ class _Segment:
 
     def run(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a block that the model calls."""
+        module = self.blocks[i - self.tree.first].module
+        args, kwargs = left_out(LAYERS[i], RuntimeError, module, args, kwargs) or (args, kwargs)
         place, activation, args, kwargs = _taken(LAYERS[i], args, kwargs)
         first, last = self.tree.first, self.tree.last
         self.now, now = None, _Forward() if i == first else self.now
@@ -165,9 +168,9 @@ class _Segment:
             block.module.unshard()
         # Under an option its state is seen to by the checkpoint, which looks at each operation.
         with nullcontext() if of_option else self._watched(i, now):
-            output = block.original(
-                *_put(place, activation, args), **_put(place, activation, kwargs)
-            )
+            args, kwargs = _put(place, activation, args), _put(place, activation, kwargs)
+            args, kwargs = for_one_run(block.module, args, kwargs)
+            output = block.original(*args, **kwargs)
         first, *rest = output if isinstance(output, (tuple, list)) else [output]
         if not torch.is_tensor(first) or any(map(torch.is_tensor, rest)):
             raise RuntimeError(f"{LAYERS[i]!r} must return one tensor, or one first in a tuple")

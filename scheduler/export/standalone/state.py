@@ -161,6 +161,9 @@ _RANDOM = _Kind(
     same=lambda value, copy: value.getstate() == copy,
 )  # fmt: skip
 
+# Not to be set back; some tell where they are.
+_ITERATOR = _Kind(repr, same=lambda value, copy: repr(value) == copy)
+
 _BY_TYPE: tuple[tuple[Any, _Kind], ...] = (
     (nn.Module, _MODULE),
     (torch.Tensor, _TENSOR),
@@ -194,6 +197,8 @@ def _look_up(kind: type) -> _Kind:
         if issubclass(kind, types):
             return found
     home = kind.__module__.partition(".")[0]
+    if home == "itertools":
+        return _ITERATOR
     if home == "numpy":
         return _NUMPY.get(kind.__name__, _PLAIN)
     if home in ("torch", "threading", "logging", "builtins", "scheduler"):
@@ -251,8 +256,9 @@ class Snapshot:
             known.add(id(value))
             kind = _kind_of(type(value))
             if kind is _TENSOR:
-                plain = value.is_leaf and not value.requires_grad and not value.is_inference()
-                plain = plain and not isinstance(value, nn.Parameter)
+                plain = value.is_leaf and not value.is_inference()
+                if isinstance(value, nn.Parameter) or value.requires_grad:
+                    plain = plain and whole and is_small(value)  # a forward hardly changes it
                 copy = value.detach().clone() if plain and copied(value) else None
                 self.tensors.append((value, _version(value), copy))
             elif kind is _MODULE:
@@ -285,10 +291,29 @@ class Snapshot:
 
     @property
     def lost(self) -> str | None:
-        """The name of a tensor that is no longer as it was, and of which there is no copy."""
-        for tensor, version, copy in self.tensors:
-            if copy is None and _version(tensor) != version:
-                return name_of([*self.roots, *self.handed], tensor)
+        """The name of what is no longer as it was and cannot be put back."""
+        gone = [
+            value
+            for kind, value, copy in self.cells
+            if kind.put is None and not kind.same(value, copy)
+        ]
+        gone += [
+            tensor
+            for tensor, version, copy in self.tensors
+            if _version(tensor) != version and (copy is None or isinstance(tensor, nn.Parameter))
+        ]
+        return name_of([*self.roots, *self.handed], gone[0]) if gone else None
+
+    @property
+    def left_tensors(self) -> str | None:
+        """The type of something in which tensors lie that were not there before."""
+        known = {id(tensor) for tensor, _, _ in self.tensors}
+        for kind, value, copy in self.cells:
+            if kind.same(value, copy):
+                continue
+            now = Snapshot((), handed=[value])
+            if any(id(tensor) not in known for tensor, _, _ in now.tensors):
+                return type(value).__name__
         return None
 
     @property
@@ -299,8 +324,7 @@ class Snapshot:
     def put(self) -> None:
         """Put everything there as it was."""
         for kind, value, copy in self.cells:
-            assert kind.put is not None
-            if not kind.same(value, copy):
+            if kind.put is not None and not kind.same(value, copy):
                 kind.put(value, copy)
         for tensor, _, copy in self.tensors:
             if copy is not None:
@@ -442,8 +466,8 @@ class BlockState:
         changed = set() if changes is None else {id(tensor) for tensor, _, _ in changes.tensors}
         if changes is not None and (name := changes.lost) is not None:
             raise self._refuse(
-                f"changes {name} in place in its forward, which a recomputation would do again; "
-                "make a new tensor of it"
+                f"changes {name} in place in its forward, which a recomputation would do again and "
+                "which is not put back; make a small buffer of it, or a new tensor each time"
             )
         for tensor, _, copy in before.tensors:
             if copy is not None:

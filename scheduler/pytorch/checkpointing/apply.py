@@ -85,8 +85,9 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
             block.segment = segment
             block.put()
         placed.extend(members)
-    modules = {name: model.get_submodule(name) for name in names if name}
-    return Handle(placed, hand_no_caches(model, modules, UnsupportedModel), plan, model)
+    inside = {block.name for block in placed}  # which see to it themselves
+    kept = {name: model.get_submodule(name) for name in names if name and name not in inside}
+    return Handle(placed, hand_no_caches(model, kept, UnsupportedModel), plan, model)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
+from scheduler.export.standalone.caches import for_one_run, left_out
 from scheduler.export.standalone.state import BlockState, Watched
 from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, stopping
 from scheduler.pytorch.checkpointing.recompute import Recomputation
@@ -70,12 +71,8 @@ def _run(block: PlannedBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             f"block {block.name!r} has its own gradient checkpointing on, which was switched on "
             "after the plan was applied; call model.gradient_checkpointing_disable()"
         )
-    for value in (*args, *kwargs.values()):
-        if hasattr(value, "get_seq_length"):
-            raise UnsupportedModel(
-                f"block {block.name!r} is handed a generation cache ({type(value).__name__}), "
-                "which a recomputation would extend again; call the model with use_cache=False"
-            )
+    changed = left_out(block.name, UnsupportedModel, block.module, args, kwargs)
+    args, kwargs = changed or (args, kwargs)
     block.calls += 1
     call = Call.of(block.name, args, kwargs)
     with without_cast_cache(call.activation.device.type):
@@ -244,7 +241,7 @@ class Segment:
         """Run one block with its own arguments; the activation in its output, and the output."""
         number = self._number(item)
         block, call = self.blocks[number], calls.calls[number]
-        args, kwargs = call.arguments(activation)
+        args, kwargs = for_one_run(block.module, *call.arguments(activation))
         gather(block.module)
         if item.option is None:
             with self._watched(number, calls):

@@ -43,6 +43,11 @@ class Ambient:
         self.dtype = torch.get_autocast_dtype(self.device) if _is_on(self.device) else None
         self._cache = torch.is_autocast_cache_enabled()
 
+    @property
+    def keeps_casts(self) -> bool:
+        """Whether it casts a weight once for all its uses."""
+        return self.dtype is not None and self._cache
+
     def around(self, function: Callable[..., Any], *, cache: bool = False) -> Callable[..., Any]:
         """The function, run under it; with `cache` where it keeps casts to its end."""
         if self.dtype is None:

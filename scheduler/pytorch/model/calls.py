@@ -18,6 +18,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.export.standalone.caches import for_one_run, is_cache
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.call import Call, split_output
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
@@ -60,19 +62,19 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     """
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
-    calls: list[Call] = []
+    calls: list[tuple[Call, Snapshot]] = []
     previous: list[torch.Tensor] = []
     earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
 
-    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
             again = "a second time" if any(b.name == name for b in blocks) else "out of order"
             raise UnsupportedModel(
                 f"block {name!r} is called {again}; blocks must run once each, in the order given"
             )
-        call = Call.of(name, args, kwargs)
+        call = Call.of(name, *for_one_run(module, args, kwargs))
         if previous and call.activation is not previous.pop():
             raise UnsupportedModel(
                 f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
@@ -84,11 +86,16 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
                 f"block {name!r} is handed the output of an earlier block beside that of the last: "
                 "a skip connection across blocks, so they are not a chain"
             )
-        calls.append(call)
+        calls.append((call, Snapshot((), handed=_but_caches(args, kwargs))))
         trace.operations = []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
-        call = calls.pop()
+        call, handed = calls.pop()
+        if (left := handed.left_tensors) is not None:
+            raise UnsupportedModel(
+                f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
+                "not a chain"
+            )
         activation, rebuild = split_output(name, call.mark(output))
         signature = _signature(module, call, activation, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
@@ -107,7 +114,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         module = model.get_submodule(name)
         hooks += [
             module.register_forward_pre_hook(
-                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
+                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
             ),
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
@@ -120,6 +127,10 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     if len(blocks) < len(names):
         raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
     return blocks
+
+
+def _but_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    return [value for value in (*args, *kwargs.values()) if not is_cache(value)]
 
 
 def call_around(model: nn.Module, inputs: Any) -> Any:

@@ -59,8 +59,9 @@ def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
                 tensor.grad = gradient
         if lost is not None:
             raise UnsupportedModel(
-                f"a forward of {type(model).__name__} changes {lost} in place, which would have to "
-                "be copied to be put back; make a new tensor of it, or work on fake tensors"
+                f"a forward of {type(model).__name__} changes {lost} in place, which a "
+                "recomputation would do again and which is not put back; make a small buffer of "
+                "it, or a new tensor each time"
             )
 
 

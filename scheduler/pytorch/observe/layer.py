@@ -108,8 +108,8 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     if (lost := layer.state.lost) is not None:
         raise UnsupportedModel(
-            f"it changes {lost} in place, which a recomputation would do again; make a new tensor "
-            "of it"
+            f"it changes {lost} in place, which a recomputation would do again and which is not "
+            "put back; make a small buffer of it, or a new tensor each time"
         )
     peaks, layout = see_bytes(layer)
     again = _again(layer)

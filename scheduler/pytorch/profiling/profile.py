@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +13,12 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
-from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
+from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
@@ -150,6 +152,7 @@ def _profile(
 ) -> Seen:
     with ambient.inside(model, cache=False):
         found = find_calls(model, inputs, names)
+    _check_casts(model, found, ambient)
     with ambient.inside(model, cache=True):
         ends = see_ends(model, inputs, loss_fn, found, clock)
     seen, runs = _see_blocks(found, ends, clock, ambient, options)
@@ -182,6 +185,23 @@ def _profile(
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
 
 
+def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -> None:
+    """Raise `UnsupportedModel` where autocast casts a weight once for uses that a plan parts."""
+    if not ambient.keeps_casts:
+        return
+    uses = Counter(id(p) for block in found for p in {*block.module.parameters()})
+    outside = {id(p) for p in used_outside(model, found)}
+    for block in found:
+        for name, parameter in block.module.named_parameters():
+            shared = uses[id(parameter)] > 1 or id(parameter) in outside
+            if shared and parameter.requires_grad and parameter.dtype == torch.float32:
+                raise UnsupportedModel(
+                    f"'{block.name}.{name}' is also another module's weight, which autocast casts "
+                    "once a step and a plan once a use, so that its gradient would be rounded "
+                    "otherwise; train with torch.autocast(..., cache_enabled=False)"
+                )
+
+
 def _see_blocks(
     found: list[CalledBlock], ends: Ends, clock: Clock, ambient: Ambient, options: bool
 ) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
@@ -204,6 +224,11 @@ def _see_blocks(
         if key not in seen:
             call = calls[block.kind]
             others = call.others
+            if not all(isinstance(others[place], torch.Tensor) for place in waiting):
+                raise UnsupportedModel(
+                    f"block {block.name!r} is handed an argument that the blocks before it change, "
+                    "so they are not a chain"
+                )
             layer = IsolatedLayer(
                 _alone(block, ambient.around(block.module.forward), call),
                 call.activation,
@@ -235,9 +260,13 @@ def _see_blocks(
 def _alone(
     block: CalledBlock, forward: Callable[..., Any], call: Call
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    def once(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = for_one_run(block.module, args, kwargs)
+        return forward(*args, **kwargs)
+
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        return split_output(block.name, handed.run(forward, activation))[0]
+        return split_output(block.name, handed.run(once, activation))[0]
 
     return run
 

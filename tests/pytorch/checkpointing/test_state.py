@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -214,8 +215,10 @@ class Walking(nn.Module):
 @pytest.mark.parametrize("what", ["linear.weight", ""])
 def test_what_a_forward_changes_and_nobody_copies_is_refused_by_name(what: str) -> None:
     model = nn.Sequential(*(Walking(what) for _ in range(3)))
+    before = state(model)
     with pytest.raises(UnsupportedModel, match=f"'.*{what or 'queue'}' in place"):
         profile(model, X, mean_square)
+    assert state(model) == before
     costs = profile(nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), X, mean_square)
     if not what:
         with (
@@ -252,3 +255,58 @@ class Totalling(nn.Module):
 def test_an_argument_that_a_forward_changes_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"block 'layers.0' .*it is handed in place"):
         profile(Totalling(), X, mean_square)
+
+
+class Passing(nn.Module):
+    """Leaves something for the next block, which nobody hands on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, carry: dict[str, torch.Tensor]) -> torch.Tensor:
+        x = self.linear(x) + carry.get("x", 0)
+        carry["x"] = x * 0.1
+        return torch.tanh(x)
+
+
+class Carrying(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Passing() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        carry: dict[str, torch.Tensor] = {}
+        for layer in self.layers:
+            x = layer(x, carry)
+        return x
+
+
+def test_what_blocks_leave_for_others_in_an_argument_makes_no_chain() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"'layers.0' leaves a tensor for others .* \(dict\)"
+    ):
+        profile(Carrying(), X, mean_square)
+
+
+def test_an_iterator_that_a_forward_moves_is_refused() -> None:
+    class Stepping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.steps = nn.Linear(16, 16), count()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * (1 + next(self.steps))  # type: ignore[no-any-return]
+
+    with pytest.raises(UnsupportedModel, match=r"changes '.*steps' in place"):
+        profile(nn.Sequential(Stepping(), Stepping()), X, mean_square)
+
+
+def test_a_weight_of_two_blocks_under_autocast_is_refused() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
+    model[1][0].weight = model[0][0].weight  # type: ignore[index]
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UnsupportedModel, match="cast"):
+        profile(model, X, mean_square)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        plan = solve(profile(model, X, mean_square), budget="1GB", method="every-layer")
+        assert verify(plan, model, X, mean_square).gradients == "equal"

@@ -162,7 +162,9 @@ class CallRecorder(TorchFunctionMode):
         if self._busy or not name:
             return original(module, *args, **kwargs)
         self.called.add(name)
-        args, kwargs = left_out(name, UnsupportedModel, module, args, kwargs) or (args, kwargs)
+        if (changed := left_out(name, UnsupportedModel, module, args, kwargs)) is not None:
+            args = tuple(None if is_cache(value) else value for value in changed[0])
+            kwargs = {k: None if is_cache(value) else value for k, value in changed[1].items()}
         leaf = name in self._leaves or (
             type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
             and not isinstance(module, nn.Sequential)
