@@ -12,7 +12,7 @@ from tests.pytorch.facts import facts, parted
 from tests.pytorch.grammar import Draw
 from tests.pytorch.witness import drawn, made, steps, trial
 
-GROUPS, MODELS, LEAST = 6, 10, 7
+GROUPS, MODELS, LEAST = 3, 20, 6
 """Of the models of each group, at least so many are planned for and not refused."""
 
 
