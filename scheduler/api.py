@@ -65,7 +65,8 @@ def solve(
         At most about so many points a set of method "optimal" (16 or more). A plan made from
         thinned sets is valid, and carries the gap to a certified bound.
     memory_limit
-        Bytes, or text, that these sets may take before they are thinned; default 1 GiB.
+        Bytes, or text, that these sets and their tables may take before they are thinned; default
+        1 GiB, which 5,000 layers need for tables alone.
     time_limit
         For graphs: seconds, after which the best plan so far is returned with its gap. Default:
         until it is proven. Ctrl-C ends the search in the same way.

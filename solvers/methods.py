@@ -18,7 +18,7 @@ class Limits:
     max_points
         Points that a set of a chain may have, about; None: no limit but memory.
     memory_limit
-        Bytes that these sets may take; None: the solver's own.
+        Bytes that these sets and their tables may take; None: the solver's own.
     time_limit
         Seconds, after which the best schedule so far is returned with its gap; None: until it is
         proven.

@@ -27,6 +27,7 @@ from scheduler.memory.shape.shape import load_shape
 _OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
+_FLAGS["budget"] = "budget"
 
 
 @contextlib.contextmanager

@@ -160,10 +160,16 @@ class InfeasibleGraph(InfeasibleBudget):
         wider = "" if self.plan_class == "any" else " or a wider class of plans (optimal_in)"
         which = "in this order of layers" if self.in_order else "of all plans"
         return (
-            f"no plan{of_class} fits a budget of {budget}, which is proven: "
+            f"no plan{of_class} fits a budget of {budget}{self.order}, which is proven: "
             f"the floor {which} is {floor}, set by {self.set_by}, but this class needs more; "
             f"try a larger budget{wider}"
         )
+
+    @property
+    def order(self) -> str:
+        """What limits the proof to one order of a compute graph's nodes, as part of a sentence."""
+        free = self.in_order or self.is_below_floor or self.plan_class == "any"
+        return "" if free else " in the given order of nodes"
 
     @property
     def is_below_floor(self) -> bool:

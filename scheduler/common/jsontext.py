@@ -5,27 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
+_DEEPEST = 10_000
+"""Nested values read at most where a text may nest deeply."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
 
 class _DuplicateKey(Exception):
     pass
 
 
-def parse_json(text: str, source: str, error: type[SchedulerError]) -> object:
+def parse_json(
+    text: str, source: str, error: type[SchedulerError], *, deep: bool = False
+) -> object:
     """The value of a JSON text.
 
     ``NaN`` and ``Infinity``, which Python reads though JSON has no such numbers, come through as
     floats: the check of the field they stand in can name it, and must refuse them. `error` is
     raised when the text, of which a message says `source`, is not JSON, has a key twice, or is
-    nested too deeply.
+    nested too deeply: for Python's recursion limit, or with `deep` far beyond it.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        try:
+            return json.loads(text, object_pairs_hook=_unique)
+        except RecursionError:
+            if not deep:
+                raise
+            return _loads(text)
     except json.JSONDecodeError as cause:
         hint = "the file is empty" if not text.strip() else _what(cause, text)
         raise error(
@@ -38,6 +51,62 @@ def parse_json(text: str, source: str, error: type[SchedulerError]) -> object:
     except ValueError as cause:
         # Python refuses to read an integer of thousands of digits.
         raise error(f"{source}: {cause}") from cause
+
+
+def _loads(text: str) -> object:
+    """What `json.loads` gives, with a stack of its own: the recursion limit is all threads'."""
+    scalar, space, refused = json.JSONDecoder().raw_decode, _SPACE.match, json.JSONDecodeError
+    levels: list[list[Any]] = []  # members of what is open; of an object keys and values in turn
+    closings: list[str] = []
+    at = 0
+
+    def skipped() -> str:
+        nonlocal at
+        at = space(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        return text[at : at + 1]
+
+    def read_key() -> None:
+        nonlocal at
+        if skipped() != '"':
+            raise refused("Expecting property name enclosed in double quotes", text, at)
+        key, at = scalar(text, at)
+        levels[-1].append(key)
+        if skipped() != ":":
+            raise refused("Expecting ':' delimiter", text, at)
+        at += 1
+
+    while True:
+        mark = skipped()
+        if mark and mark in "[{":
+            if len(levels) == _DEEPEST:
+                raise RecursionError
+            levels.append([])
+            closings.append("]" if mark == "[" else "}")
+            at += 1
+            if skipped() != closings[-1]:
+                if mark == "{":
+                    read_key()
+                continue
+        else:
+            value, at = scalar(text, at)
+            if levels:
+                levels[-1].append(value)
+        while levels and skipped() == closings[-1]:
+            at += 1
+            members = levels.pop()
+            pairs = zip(members[::2], members[1::2], strict=closings[-1] == "}")
+            value = _unique(list(pairs)) if closings.pop() == "}" else members
+            if levels:
+                levels[-1].append(value)
+        if not levels:
+            if skipped():
+                raise refused("Extra data", text, at)
+            return value
+        if skipped() != ",":
+            raise refused("Expecting ',' delimiter", text, at)
+        at += 1
+        if closings[-1] == "}":
+            read_key()
 
 
 def dump_record(record: Mapping[str, object], lists: Sequence[str]) -> str:

@@ -17,12 +17,15 @@ from scheduler.common.text import shown
 from scheduler.report.tables import WIDTH, fitted, wrapped
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
-from solvers.problem import InvalidProblem
+from solvers.problem import LIMIT, InvalidProblem
 
 _Costs = TypeVar("_Costs", bound="BaseCosts")
 _Problem = TypeVar("_Problem", bound=Chain | LayerGraph | ComputeGraph)
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+MOST_LOST = 1e-3
+"""Share of a time that may be lost by rounding it to ticks."""
 
 _FIRST, _LAST = 30, 10
 """Rows shown of a table that is longer than both together."""
@@ -76,8 +79,8 @@ class BaseCosts(ABC):
         """The costs as a table, in lines of at most `width` characters."""
 
     @abstractmethod
-    def _times(self) -> list[float]:
-        """Every time of every part."""
+    def _times(self) -> list[tuple[str, str, float]]:
+        """Every time of every part: where it stands for a message, its field, and itself."""
 
     @abstractmethod
     def _content(self, *, canonical: bool = False) -> dict[str, Any]:
@@ -99,14 +102,41 @@ class BaseCosts(ABC):
         return tuple(part.name for part in self._parts())
 
     @property
-    def ticks_per_unit(self) -> int:
-        """Integer ticks of the solvers in one `time_unit`.
+    def usual_ticks(self) -> int:
+        """Nanoseconds in one `time_unit`; of an unknown unit 1 where every time is whole, or 10⁶.
 
-        Nanoseconds where the unit is known; otherwise one where every time is whole, else 10⁶.
+        `ticks_per_unit` where no time is too short for it.
         """
         if self.time_unit in _NANOSECONDS:
             return _NANOSECONDS[self.time_unit]
-        return 1 if all(time == int(time) for time in self._times()) else 10**6
+        return 1 if all(time == int(time) for _, _, time in self._times()) else 10**6
+
+    @cached_property
+    def ticks_per_unit(self) -> int:
+        """Integer ticks of the solvers in one `time_unit`.
+
+        The usual ones, times the power of ten that it takes for no time to lose more than
+        `MOST_LOST` by being rounded.
+
+        Raises
+        ------
+        InvalidCosts
+            A time loses more in the finest ticks that the solvers can add, and is not so short that
+            it is lost in a sum of floats too.
+        """
+        times, ticks = self._times(), self.usual_ticks
+        total = sum(time for _, _, time in times)
+        most = LIMIT / (2 * (len(self) + 1) * total) if total else 0
+        short = [each for each in times if each[2] + total > total and _loses(each[2], ticks)]
+        while short and 10 * ticks < min(most, 1e300):
+            ticks *= 10
+            short = [each for each in short if _loses(each[2], ticks)]
+        for place, field, time in short:
+            raise InvalidCosts(
+                f"{place}: {field} {time:g} {self.time_unit} is too short to be counted beside the "
+                f"sum of all times, {total:g} {self.time_unit}; make it 0 or longer"
+            )
+        return ticks
 
     @cached_property
     def sha256(self) -> str:
@@ -158,6 +188,11 @@ class BaseCosts(ABC):
     @classmethod
     def _made(cls: type[_Costs], content: dict[str, Any]) -> _Costs:
         return cls(**content)
+
+
+def _loses(time: float, ticks: int) -> bool:
+    exact = time * ticks
+    return abs(round(exact) - exact) > MOST_LOST * exact
 
 
 def made_of(kind: Callable[..., _Problem], *given: object) -> _Problem:

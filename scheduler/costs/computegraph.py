@@ -169,5 +169,5 @@ class ComputeCosts(BaseCosts):
             "edges": [list(edge) for edge in self.edges],
         }
 
-    def _times(self) -> list[float]:
-        return [node.time for node in self.nodes]
+    def _times(self) -> list[tuple[str, str, float]]:
+        return [(f"node {node.name!r}", "time", node.time) for node in self.nodes]

@@ -209,11 +209,15 @@ class CostGraph(BaseCosts):
             for layer in self.layers
         )
 
-    def _times(self) -> list[float]:
+    def _times(self) -> list[tuple[str, str, float]]:
+        costs: list[tuple[str, LayerCost | OptionCost]] = []
+        for layer in self.layers:
+            place = f"layer {layer.name!r}"
+            costs.append((place, layer))
+            costs += [(f"{place}, option {each.name!r}", each) for each in layer.options]
         return [
-            value
-            for layer in self.layers
-            for cost in (layer, *layer.options)
+            (place, name, value)
+            for place, cost in costs
             for name, value in filled(cost).items()
             if name.endswith("_time")
         ]

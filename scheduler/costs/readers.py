@@ -1,6 +1,6 @@
 """Every form in which costs may be handed over, as a `CostGraph` or a `ComputeCosts`.
 
-pandas and networkx objects are known by their methods: neither is imported.
+pandas and networkx objects, and models, are known by their methods: none is imported.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ def _read(obj: object) -> Costs:
         return _from_networkx(obj)
     if isinstance(obj, Iterator) or (isinstance(obj, Sequence) and not isinstance(obj, bytes)):
         return CostGraph(as_layers(obj))
+    if hasattr(obj, "named_modules"):
+        raise InvalidCosts(
+            f"got a model ({type(obj).__name__}) in the place of its costs, which "
+            "scheduler.pytorch.profile(model, inputs) measures"
+        )
     raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
 
 

@@ -79,15 +79,19 @@ def check_count(what: str | Argument, value: object, error: Sentence, least: int
 
 
 def check_choice(
-    what: str | Argument, value: object, choices: Iterable[str], error: Sentence
+    what: str | Argument,
+    value: object,
+    choices: Iterable[str],
+    error: Sentence,
+    *others: str | Argument,
 ) -> str:
-    """One of `choices`, which the sentence lists."""
+    """One of `choices`, which the sentence lists; `others` say what to do for what is not there."""
     names = list(choices)
     if isinstance(value, str) and value in names:
         return str(value)
     near = did_you_mean(value, names) if isinstance(value, str) else ""
     listed = ", ".join(repr(name) for name in names)
-    raise error(what, f" must be one of {listed}, got {shown(value)}{near}")
+    raise error(what, f" must be one of {listed}, got {shown(value)}", *others, near)
 
 
 def check_flag(what: str | Argument, value: object, error: Sentence) -> bool:

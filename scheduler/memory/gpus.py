@@ -137,4 +137,5 @@ def load_gpu(name: str | Gpu) -> Gpu:
     if isinstance(name, Gpu):
         return name
     wanted = name.strip().lower() if isinstance(name, str) else name
-    return GPUS[check_choice(Argument("gpu"), wanted, GPUS, InvalidRecipe)]
+    others = ("; for another GPU give the memory that it has as ", Argument("budget"))
+    return GPUS[check_choice(Argument("gpu"), wanted, GPUS, InvalidRecipe, *others)]

@@ -76,6 +76,7 @@ def certified(
         solve_seconds=seconds,
         plan_class=solution.plan_class.value,
         note=solution.note,
+        proven_bytes=None if size is None else size.available,
         policies=policies_of(costs.layers, options) if options else {},  # type: ignore[union-attr]
         _costs=costs,
     )

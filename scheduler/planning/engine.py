@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from scheduler.common.errors import SchedulerError, UnsuitableMethod
@@ -158,8 +159,21 @@ def solution_of(
 ) -> Solution[Any]:
     """The solver's answer, or its refusal in words; errors as of `solve`."""
     try:
-        return request.method.solve(problem, size.available, request.limits)
+        with suited():
+            return request.method.solve(problem, size.available, request.limits)
     except Infeasible as error:
         raise engine.refusal(problem, error, size, request) from None
+
+
+@contextmanager
+def suited() -> Iterator[None]:
+    """What a solver does not accept, or has no memory for, is no method for these costs."""
+    try:
+        yield
     except Unsuitable as error:
         raise UnsuitableMethod(str(error)) from None
+    except MemoryError:
+        raise UnsuitableMethod(
+            "solving takes more memory than there is; make fewer and larger layers of these, or "
+            "ask for method 'greedy', which needs little"
+        ) from None

@@ -11,7 +11,7 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.common.units import parse_bytes, resolve_budget
-from solvers.chain.frontier import LEAST_POINTS, MEMORY_LIMIT
+from solvers.chain.arrays import LEAST_POINTS, least_memory
 from solvers.methods import Limits, Method
 from solvers.solution import PlanClass, Report
 
@@ -99,9 +99,7 @@ def _points(value: object, layers: int) -> int:
 
 def _memory(value: object, layers: int) -> int:
     limit = parse_bytes(value, what="memory_limit")
-    # Two sets a span at 16 bytes a point, and room to merge the candidates of one.
-    spans = layers * (layers + 1) // 2
-    least = min(16 * LEAST_POINTS * (3 * spans + 16 * layers), MEMORY_LIMIT)
+    least = least_memory(layers, layers)  # of equal layers; of others the solver knows
     if limit < least:
         raise InvalidBudget(
             f"memory_limit must be at least {format_both(least)} for {layers} layers, got "

@@ -66,6 +66,9 @@ class _Chain:
     def bound_words(self, plan: PlanLike) -> str:
         return "no persistent plan"
 
+    def order_words(self, plan: PlanLike) -> str:
+        return ""
+
     def lines(self, plan: PlanLike) -> list[str]:
         return item_lines(plan.schedule.items, plan.layers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Any
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
+from scheduler.costs.base import MOST_LOST
 from scheduler.costs.keeps import Keeps
 from scheduler.costs.readers import Costs
 from scheduler.plans.file.fields import check_replayed
@@ -63,6 +65,7 @@ class PlanFacts:
     solve_seconds: float | None = None
     plan_class: str = field(default=PlanClass.PERSISTENT.value, kw_only=True)
     note: str = field(default="", kw_only=True)
+    proven_bytes: int | None = field(default=None, kw_only=True)
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
     policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
     _costs: object = field(default=None, kw_only=True)
@@ -158,9 +161,13 @@ class PlanFacts:
 
     @property
     def standing(self) -> str:
-        """The status, with its class where there are several: ``optimal in class staged``."""
-        named = self.optimal_in is not None and self._names_class
-        return f"optimal in class {self.plan_class}" if named else self.status
+        """The status, with its class and order where there are several.
+
+        As in ``optimal in class staged in the given order``.
+        """
+        if self.optimal_in is None or not self._names_class:
+            return self.status
+        return f"optimal in class {self.plan_class}{self._kind.order_words(self)}"
 
     @property
     def bound_words(self) -> str:
@@ -193,7 +200,8 @@ class PlanFacts:
         ------
         InvalidPlan
             No costs are at hand, they are not those of the plan, the plan cannot be executed, its
-            peak, time or policies are not what the plan says, or its bound contradicts them.
+            peak, time or policies are not what the plan says, or its bound contradicts them or was
+            proven for a smaller budget.
         """
         own = self._costs_of_plan(costs)
         problem = self._kind.problem(own)
@@ -206,6 +214,8 @@ class PlanFacts:
             )
         everything = problem.replay(problem.keep_all())
         ticks, unit = own.ticks_per_unit, self.time_unit
+        # Of times too short for the usual ticks, older plans were made in those all the same.
+        lost = 0.0 if ticks == own.usual_ticks else MOST_LOST
         claims: tuple[tuple[str, str, float, float], ...] = (
             ("a peak", "bytes", self.peak_bytes, done.peak_bytes),
             ("a keep-all peak", "bytes", self.keep_all_peak_bytes, everything.peak_bytes),
@@ -213,7 +223,7 @@ class PlanFacts:
             ("a keep-all time", unit, self.keep_all_time, everything.time / ticks),
         )
         for what, of, said, found in claims:
-            if said != found:
+            if said != found and not (of == unit and math.isclose(said, found, rel_tol=lost)):
                 raise InvalidPlan(
                     f"the plan says {what} of {said} {of}, its replay gives {found}; "
                     "it was changed after it was solved: solve again"
@@ -256,8 +266,8 @@ class PlanFacts:
     def _head(self) -> dict[str, Any]:
         """The plan file without its schedule."""
         unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "_costs"]
-        if self.measured_peak_bytes is None:
-            unsaid.append("measured_peak_bytes")
+        optional = ("proven_bytes", "measured_peak_bytes")
+        unsaid += [name for name in optional if getattr(self, name) is None]
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
         if self.policies:
             values["policies"] = {

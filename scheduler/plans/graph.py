@@ -50,10 +50,16 @@ class _GraphKind:
         return ""
 
     def bound_words(self, plan: PlanLike) -> str:
-        named = f"no plan of class {plan.plan_class}"
-        if plan.plan_class == PlanClass.ANY.value or not plan.has_own_order:
-            return named
-        return f"{named} in this order of first runs"
+        order = self.order_words(plan) if plan.has_own_order else ""
+        return f"no plan of class {plan.plan_class}{order}"
+
+    def order_words(self, plan: PlanLike) -> str:
+        if plan.plan_class == PlanClass.ANY.value:
+            return ""
+        if plan.has_own_order:
+            return " in this order of first runs"
+        # Class forward is of training steps, whose order is theirs.
+        return " in the given order" if plan.plan_class == PlanClass.STAGED.value else ""
 
     def lines(self, plan: PlanLike) -> list[str]:
         """What runs more than once and how often, neighbours in one row, at most `MOST_ROWS`."""

@@ -94,6 +94,9 @@ class Kind(Protocol):
     def bound_words(self, plan: PlanLike) -> str:
         """Which plans the lower bound speaks of: ``no persistent plan``."""
 
+    def order_words(self, plan: PlanLike) -> str:
+        """The one order of first runs in which the plan is optimal, as part of a sentence."""
+
     def lines(self, plan: PlanLike) -> list[str]:
         """The schedule in words, a few rows."""
 

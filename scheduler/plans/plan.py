@@ -65,6 +65,9 @@ class Plan(PlanFacts):
         or "any" of graphs.
     note
         What else the solver has to say, as a sentence; mostly nothing. Not part of a plan file.
+    proven_bytes
+        Bytes, without reserved ones, within which `lower_bound_time` was proven: it says nothing of
+        a larger budget. None where there was no budget, or an older file does not say.
     measured_peak_bytes
         What `scheduler.pytorch.verify` measured with the plan; None before. In a plan file only
         when there is one.

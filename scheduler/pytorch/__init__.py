@@ -1,6 +1,6 @@
 """The torch adapter: profile a model, apply a plan to it, measure a step."""
 
-from scheduler.pytorch.checkpointing.apply import Handle, apply
+from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.compile.answer import CompiledPlan
 from scheduler.pytorch.compile.budget import CompileBudget, compile_budget
@@ -8,6 +8,7 @@ from scheduler.pytorch.graph.apply import GraphHandle, apply_graph
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.graph.trace import trace
 from scheduler.pytorch.graph.traced import TracedGraph
+from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.block_graph import block_graph
 from scheduler.pytorch.profiling.describe import Description, describe

@@ -90,16 +90,23 @@ def _recomputable(chain: Chain, first: int, last: int) -> bool:
     return all(layer.recomputable for layer in chain.layers[first : last + 1])
 
 
-def _spans(chain: Chain) -> list[tuple[int, int]]:
-    """Spans whose plans are needed, shorter ones first: those of bodies and the ends of a level."""
+def _spans(chain: Chain) -> Iterator[tuple[int, int]]:
+    """Spans whose plans are needed, shorter ones first: those of bodies and the ends of a level.
+
+    Made one by one: of a long chain the first few settle that there are too many plans.
+    """
     n = len(chain)
-    spans = {(s, n - 1) for s in range(n)}
-    for s in range(n):
-        for t in range(s, n):
-            if not chain.layers[t].recomputable:
-                break
-            spans.add((s, t))
-    return sorted(spans, key=lambda span: span[1] - span[0])
+    ends = [n] * n  # of the recomputable layers from each one on
+    for i in reversed(range(n)):
+        if not chain.layers[i].recomputable:
+            ends[i] = i
+        elif i + 1 < n:
+            ends[i] = ends[i + 1]
+    longest = max(end - start for start, end in enumerate(ends))
+    for length in range(1, n + 1):
+        for s in range(n - length + 1) if length <= longest else (n - length,):
+            if s + length == n or s + length <= ends[s]:
+                yield s, s + length - 1
 
 
 def _every_plan(chain: Chain) -> Iterator[tuple[Item, ...]]:

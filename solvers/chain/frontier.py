@@ -22,14 +22,26 @@ output. It is the optimum among *persistent* plans: a stored value stays until i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from solvers.chain import binomial, greedy, uniform
+from solvers.chain.arrays import (
+    MEMORY_LIMIT,
+    POINT_BYTES,
+    TABLE_BYTES,
+    arrays,
+    check_memory,
+    same_spans,
+)
 from solvers.chain.problem import Chain
 from solvers.chain.savings import guess, room
-from solvers.problem import LIMIT, Layer, Way
+from solvers.problem import LIMIT
 from solvers.schedule import Checkpoint, Item, Items, Keep
-from solvers.solution import Infeasible, Solution
+from solvers.solution import Infeasible, Solution, Unsuitable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,16 +49,8 @@ if TYPE_CHECKING:
 
     _Sets: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # the kernel's table and pool
 
-MEMORY_LIMIT = 2**30
-"""Bytes that the sets may take before they are thinned (twice as much while they grow)."""
-
 FIT = -1
 """Thin as much as it takes to stay within the memory limit (to the kernel: any negative)."""
-
-LEAST_POINTS = 16
-"""Smallest meaningful `max_points`."""
-
-_POINT_BYTES = 16
 
 
 class Frontier:
@@ -62,8 +66,8 @@ class Frontier:
         Points a set may keep, about, at least 16; larger sets are thinned evenly in time.
         None: no limit but memory.
     memory_limit
-        Bytes for all sets, `MEMORY_LIMIT` where it is None. Where exact sets would take more, they
-        are thinned to fit.
+        Bytes for tables and all sets, `MEMORY_LIMIT` where it is None. Where exact sets would take
+        more, they are thinned to fit.
 
     Attributes
     ----------
@@ -88,6 +92,10 @@ class Frontier:
         self._sets = sets
         self.points = self._tables.points(sets)
         self.exact = not self._tables.thinned
+        self._of_one_level: Frontier | None = None
+        if not self.exact and nested:
+            self._of_one_level = Frontier(chain, nested=False, memory_limit=memory_limit)
+            self.points = _falling([*self.points, *self._of_one_level.points])
 
     @cached_property
     def lower_points(self) -> list[tuple[int, int]]:
@@ -106,17 +114,23 @@ class Frontier:
         Infeasible
             The budget is below the first point's peak.
         """
+        return self.solution(budget).schedule.items
+
+    def solution(self, budget: int) -> Solution[Items]:
+        """`plan` with its certificate."""
         items = self._tables.plan(self._sets, budget)
         if not items:
             smallest = self._tables.plan(self._sets, self.points[0][0])
             raise Infeasible.of(self.chain, Items(smallest))
-        return items
-
-    def solution(self, budget: int) -> Solution[Items]:
-        """`plan` with its certificate."""
-        items = self.plan(budget)
+        best = Solution.of(self.chain, Items(items))
+        if self.exact:
+            return best
+        known = list(_quick_plans(self.chain, budget, nested=self._of_one_level is not None))
+        if self._of_one_level is not None and self._of_one_level.points[0][0] <= budget:
+            known.append(self._of_one_level.solution(budget))
+        best = _faster([best, *known])
         bound = [time for peak, time in self.lower_points if peak <= budget][-1]
-        return Solution.of(self.chain, Items(items), bound)
+        return replace(best, lower_bound_time=min(bound, best.time))
 
 
 def solve(
@@ -144,6 +158,8 @@ def solve(
     ------
     Infeasible
         No plan fits; carries the fastest plan of the smallest peak.
+    Unsuitable
+        There are too many layers for `memory_limit`.
     """
     tables = _Tables(chain, nested, memory_limit)
     smallest = tables.build(most=1)
@@ -160,35 +176,68 @@ def solve(
         sets = tables.build(budget, excess, most)
         if sets is None:
             most = FIT
-        elif points := tables.points(sets):
+        elif tables.points(sets):
             break
         else:
             excess = LIMIT if excess > base else excess + raise_by
             raise_by *= 3
-    time = points[-1][1]
-    bound = time
-    if tables.thinned:
-        # Nothing slower than the plan in hand matters any more: that may already fit.
-        tight = None if max_points else tables.build(budget, time - base, 0)
-        if tight is not None:
-            sets = tight
-            bound = tables.points(tight)[-1][1]
-        else:
-            lower = tables.build(budget, time - base, most, down=True)
-            bound = max(base, tables.points(lower)[-1][1]) if lower else base
-    return Solution.of(chain, Items(tables.plan(sets, budget)), bound)
+    best = Solution.of(chain, Items(tables.plan(sets, budget)))
+    if not tables.thinned:
+        return best
+    del sets  # room for those that follow
+    known = list(_quick_plans(chain, budget, nested=nested))
+    if nested:
+        with suppress(Infeasible):
+            known.append(solve(chain, budget, nested=False, memory_limit=memory_limit))
+    best = _faster([best, *known])
+    # Nothing slower than the plan in hand matters any more: that may already fit.
+    tight = None if max_points else tables.build(budget, best.time - base, 0)
+    tight = tight or tables.build(budget, best.time - base, most)
+    if tight is not None and tables.points(tight):
+        best = _faster([best, Solution.of(chain, Items(tables.plan(tight, budget)))])
+    if tight is not None and not tables.thinned:
+        return replace(best, lower_bound_time=best.time)
+    lower = tables.build(budget, best.time - base, most, down=True)
+    bound = max(base, tables.points(lower)[-1][1]) if lower else base
+    return replace(best, lower_bound_time=min(bound, best.time))
+
+
+def _quick_plans(chain: Chain, budget: int, *, nested: bool) -> Iterable[Solution[Items]]:
+    """Plans within `budget` bytes of all methods that make no sets; `nested`: or of one level."""
+    for solve in (uniform.solve, greedy.solve, *([binomial.solve] if nested else [])):
+        try:
+            yield solve(chain, budget)
+        except (Infeasible, Unsuitable):
+            continue
+
+
+def _faster(solutions: Iterable[Solution[Items]]) -> Solution[Items]:
+    """The fastest, ties to the smaller peak."""
+    return min(solutions, key=lambda each: (each.time, each.peak_bytes))
+
+
+def _falling(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The Pareto set of these pairs (peak, time), peak ascending."""
+    falling: list[tuple[int, int]] = []
+    for peak, time in sorted(points):
+        if not falling or time < falling[-1][1]:
+            falling.append((peak, time))
+    return falling
 
 
 class _Tables:
     """A chain as arrays, and what the kernel makes of them."""
 
     def __init__(self, chain: Chain, nested: bool, memory_limit: int | None) -> None:
-        self.chain = chain
-        self.costs, self.ways = _costs(chain)
-        self.same = _same_spans(chain)
-        self.nested = nested
         limit = MEMORY_LIMIT if memory_limit is None else memory_limit
-        self.pool = max(limit // _POINT_BYTES, 1)
+        length = len(chain)
+        check_memory(length, length, limit)
+        self.chain = chain
+        self.costs, self.ways = arrays(chain)
+        self.same, distinct = same_spans(chain)
+        check_memory(length, distinct, limit)
+        self.nested = nested
+        self.pool = (limit - TABLE_BYTES * length**2) // POINT_BYTES
         self.most = 0
         self.thinned = False
 
@@ -248,69 +297,3 @@ class _Tables:
                 body = tuple(levels.pop())
                 levels[-1].append(Checkpoint(*opened.pop(), body))
         return tuple(levels[0])
-
-
-def _costs(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The chain as the kernel's arrays: costs, and ways to keep its layers."""
-    import numpy as np
-
-    from solvers.chain import kernel as k
-
-    layers, last = chain.layers, len(chain) - 1
-    costs = np.empty((k.ROWS, len(layers)), np.int64)
-    ways = np.empty((k.WAYS, sum(map(len, chain.ways))), np.int64)
-    count = 0
-    for i, la in enumerate(layers):
-        costs[k.FORWARD, i] = la.forward_time
-        costs[k.ENDING, i] = la.recompute_time if i < last else la.forward_time
-        costs[k.BACKWARD, i] = la.backward_time
-        costs[k.OUTPUT, i] = la.output_bytes
-        costs[k.INPUT, i] = chain.input_of(i)
-        costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
-        costs[k.GRADIENT, i] = la.gradient_bytes
-        costs[k.INPUT_SAVED, i] = all(way.input_saved for way in chain.ways[i])
-        costs[k.RECOMPUTABLE, i] = la.recomputable
-        costs[k.FIRST_WAY, i] = count
-        for way in chain.ways[i]:
-            ways[k.SAVED, count] = way.saved_bytes
-            ways[k.AGAIN, count] = way.recompute_time
-            ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes
-            ways[k.AHEAD, count] = ahead
-            ways[k.BEHIND, count] = _backward_bytes(la, way, chain.input_of(i))
-            ways[k.HOLDS_INPUT, count] = way.input_saved
-            ways[k.HOLDS_OUTPUT, count] = way.output_saved
-            count += 1
-        costs[k.LAST_WAY, i] = count - 1
-    return costs, ways
-
-
-def _backward_bytes(layer: Layer, way: Way, input_bytes: int) -> int:
-    """Most bytes in the backward beside what other layers hold, without gradients of parameters."""
-    outputs = 2 if layer.output_saved or way.output_saved else 1
-    live = layer.saved_bytes + outputs * layer.output_bytes + input_bytes
-    return live + way.backward_transient_bytes - way.backward_overlap_bytes
-
-
-def _same_spans(chain: Chain) -> NDArray[np.int64]:
-    """For each length n and start s, the first start whose span of n layers is equal.
-
-    Equal spans have equal sets. The chain's last layer equals no other: only it is never in a
-    body. Shape (L, L), row n - 1; -1 beyond the chain's end.
-    """
-    import numpy as np
-
-    length = len(chain)
-    seen: dict[object, int] = {}
-    ids = np.empty(length, np.int64)
-    for i, layer in enumerate(chain.layers):
-        # The layer without its name, beside the size of what it reads.
-        key = (chain.input_of(i), i == length - 1, *layer.facts)
-        ids[i] = seen.setdefault(key, len(seen))
-    same = np.full((length, length), -1, np.int64)
-    current = np.zeros(length + 1, np.int64)
-    for n in range(1, length + 1):
-        keys = current[: length - n + 1] * (len(seen) + 1) + ids[n - 1 :]
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        current = first[inverse]
-        same[n - 1, : len(current)] = current
-    return same

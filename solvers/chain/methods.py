@@ -18,7 +18,7 @@ from solvers.solution import Solution
 _Solver = Callable[[Chain, int], Solution[Items]]
 
 
-def single_level(chain: Chain, budget: int) -> Solution[Items]:
+def single_level(chain: Chain, budget: int, memory_limit: int | None = None) -> Solution[Items]:
     """The fastest plan within `budget` bytes whose checkpoints keep everything in their bodies.
 
     This is all that `checkpoint_sequential` and the flags of training frameworks can express. Its
@@ -29,8 +29,10 @@ def single_level(chain: Chain, budget: int) -> Solution[Items]:
     ------
     Infeasible
         No single-level plan fits; carries the one with the smallest peak.
+    Unsuitable
+        There are too many layers for `memory_limit`.
     """
-    best = frontier.solve(chain, budget, nested=False)
+    best = frontier.solve(chain, budget, nested=False, memory_limit=memory_limit)
     return replace(best, lower_bound_time=chain.least_time)
 
 
@@ -87,11 +89,13 @@ METHODS = MappingProxyType(
                 _ANY,
                 "The fastest plan that fits of Chen's walk, over a grid of thresholds.",
             ),
-            _method(
+            Method(
                 "single-level",
-                single_level,
+                lambda chain, budget, limits: single_level(chain, budget, limits.memory_limit),
                 _ANY,
                 "The fastest plan that fits whose checkpoints keep everything when recomputed.",
+                (Chain,),
+                frozenset({"memory_limit"}),
             ),
             _method(
                 "binomial",

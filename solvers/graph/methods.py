@@ -15,6 +15,9 @@ from solvers.graph.search import Search
 from solvers.methods import Limits, Method
 from solvers.solution import Infeasible, PlanClass, Solution, Unsuitable
 
+_MOST_STATES = 50_000
+"""Of the search over all orders where it is not asked for: seconds."""
+
 _Solved = Solution[GraphSchedule]
 _Run = Callable[[Any, int, Limits], _Solved]
 
@@ -95,7 +98,8 @@ def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
     """Graphs without a backward part: the order matters more than what is run again.
 
     First an order of small peak; where that is not enough, the better of what can be done in it
-    and in the given one. Both claim what they prove for their own order only.
+    and in the given one. Both claim what they prove for their own order only, so a small graph goes
+    on to the search over all schedules.
     """
     from solvers.graph.heuristics.order import original_schedule, reordered
 
@@ -114,10 +118,54 @@ def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
     inner.run(work.find_best)
     if not search.over:
         search.run(work.find_best)
-    if inner.time is None or (search.time is not None and search.time <= inner.time):
-        return search.solution()
-    result: Solution[Any] = inner.solution()
-    return replace(result, schedule=Nodes(original_schedule(order, result.schedule.steps)))
+    found: _Solved | None = None
+    if inner.time is not None and (search.time is None or inner.time < search.time):
+        result: Solution[Any] = inner.solution()
+        found = replace(result, schedule=Nodes(original_schedule(order, result.schedule.steps)))
+    elif search.time is not None:
+        found = search.solution()
+    if found is None or found.plan_class is not PlanClass.ANY:
+        found = _of_all_orders(search, found) or found
+    return found or search.solution()
+
+
+def _of_all_orders(search: Search, found: _Solved | None) -> _Solved | None:
+    """The optimum over all schedules where the graph is small: `found` if that is one.
+
+    Raises
+    ------
+    Infeasible
+        No schedule fits.
+    """
+    from solvers.graph.exact.exhaustive import solve_any
+
+    graph, answer = search.operations.graph, []
+
+    def look(search: Search) -> None:
+        answer.append(
+            solve_any(
+                graph,
+                search.budget,
+                most_states=_MOST_STATES,
+                interrupted=search.out_of_time,
+            )
+        )
+
+    search.stage = "all orders"
+    try:
+        search.run(look)
+    except Unsuitable:  # too large
+        return None
+    except Infeasible as error:
+        if error.plan_class is None:
+            return None  # interrupted
+        raise
+    if not answer:
+        return None
+    (best,) = answer
+    if found is not None and found.time == best.time:
+        return replace(found, lower_bound_time=best.time, plan_class=PlanClass.ANY)
+    return best
 
 
 def _method(

@@ -43,8 +43,10 @@ class Search:
         It is proven that no schedule of the class fits.
     note
         What else there is to say of the result, as a sentence.
+    out_of_time
+        Out of time, or interrupted.
     over
-        Proven, out of time, or interrupted.
+        That, or proven.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Search:
 
     @property
     def over(self) -> bool:  # noqa: D102
-        return self.proven or self._out_of_time()
+        return self.proven or self.out_of_time()
 
     def offer(self, runs: Sequence[Run]) -> bool:
         """Take a schedule of the class if it is the best so far; True: it fits the budget."""
@@ -148,10 +150,10 @@ class Search:
 
     def go_on(self) -> None:
         """Raise `OutOfTime` once a limit has come."""
-        if self._out_of_time():
+        if self.out_of_time():
             raise OutOfTime
 
-    def _out_of_time(self) -> bool:
+    def out_of_time(self) -> bool:  # noqa: D102
         if self.limits.interrupted is not None and not self.stopped:
             self.stopped = self.limits.interrupted()
         return self.stopped or self.remaining() == 0.0
@@ -175,7 +177,7 @@ class Search:
             threads=self.limits.threads,
             hint=hint,
             watch=watch,
-            stop=self._out_of_time,
+            stop=self.out_of_time,
         )
 
     # ---- the end

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.common.errors import SchedulerError
+from scheduler.common.errors import InvalidCosts, SchedulerError
 from scheduler.common.files import write_atomically
 from scheduler.costs import CostGraph, LayerCost, OptionCost
 from scheduler.costs.readers import as_costs
@@ -213,8 +213,15 @@ def test_to_chain_keeps_every_field() -> None:
     [
         ("s", 1.5, 10**9, 1_500_000_000),
         ("ms", 12.245, 10**6, 12_245_000),
-        ("us", 0.0016, 10**3, 2),
-        ("ns", 3.4, 1, 3),
+        ("us", 0.0016, 10**4, 16),
+        ("ns", 3.4, 10, 34),
+        ("ns", 3.001, 1, 3),
+        ("ns", 2.002, 1, 2),
+        ("ns", 2.0025, 10**3, 2002),
+        ("ns", 0.4, 10, 4),
+        ("ms", 123.4e-6, 10**7, 1234),
+        ("hours", 1e-7, 10**7, 1),
+        ("ns", 1e-320, 1, 0),  # lost in a sum of floats too
         ("steps", 3, 1, 3),
         ("steps", 3.0, 1, 3),
         ("steps", 0.1, 10**6, 100_000),
@@ -224,6 +231,17 @@ def test_times_become_integers(unit: str, forward: float, ticks: int, expected: 
     graph = CostGraph((replace(A, forward_time=forward),), time_unit=unit)
     assert graph.ticks_per_unit == ticks
     assert graph.to_chain().layers[0].forward_time == expected
+
+
+def test_times_of_every_magnitude_count() -> None:
+    short = replace(A, forward_time=1e-290, backward_time=3e-290)
+    assert CostGraph((short,), time_unit="ns").to_chain().least_time == 4
+    wide = [replace(A, forward_time=2.345e-12), replace(B, forward_time=2e3)]
+    with pytest.raises(InvalidCosts, match=r"layer 'a': forward_time 2\.345e-12 ns is too short"):
+        CostGraph(wide, time_unit="ns")  # type: ignore[arg-type]
+    option = replace(B, forward_time=2e3, options=(OptionCost("o", 1, 2.345e-12),))
+    with pytest.raises(InvalidCosts, match=r"layer 'b', option 'o': recompute_time 2\.345e-12 s"):
+        CostGraph((A, option), time_unit="s")
 
 
 def test_a_fraction_anywhere_makes_ticks_of_an_unknown_unit_fine() -> None:

@@ -21,7 +21,9 @@ from scheduler import (
     InfeasibleBudget,
     InvalidBudget,
     InvalidCosts,
+    InvalidPlan,
     LayerCost,
+    Plan,
     SchedulerError,
     UnknownMethod,
     UnsuitableMethod,
@@ -30,9 +32,11 @@ from scheduler import (
     solve,
 )
 from scheduler.api import Comparison, Frontier, MethodRow
+from scheduler.costs.computegraph import ComputeCosts
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.engine import CHAIN
 from scheduler.planning.request import Budget, Request
+from solvers.chain import frontier as optimum
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
@@ -157,6 +161,30 @@ def test_times_are_in_the_unit_of_the_costs() -> None:
     assert solve(half, budget=10**6, time_unit="cycles").time == 5
 
 
+@pytest.mark.parametrize(("unit", "scale"), [("ns", 1e-1), ("s", 1e-12), ("hours", 1e-9)])
+def test_short_times_are_not_rounded_to_nothing(unit: str, scale: float) -> None:
+    whole = frontier(TWELVE)
+    times = {key: value * scale for key, value in RECORD.items() if key.endswith("_time")}
+    short = frontier([RECORD | times] * 12, time_unit=unit)
+    assert [peak for peak, _ in short] == [peak for peak, _ in whole]
+    assert [time for _, time in short] == pytest.approx([time * scale for _, time in whole])
+    assert whole[0][1] > whole.keep_all_time
+    nodes = [{"time": scale, "bytes": 4} for _ in range(3)]
+    graph = ComputeCosts(nodes, ((0, 1), (1, 2), (0, 2)), time_unit=unit)  # type: ignore[arg-type]
+    assert solve(graph, budget=12).time == pytest.approx(3 * scale)
+
+
+def test_plans_made_in_coarser_ticks_still_hold() -> None:
+    rows = [{**RECORD, "forward_time": 123.4e-6}] * 12
+    record = solve(rows, budget=frontier(rows)[0][0]).to_dict()
+    usual = {name: round(value, 4) for name, value in record.items() if name.endswith("time")}
+    assert usual["time"] != record["time"]
+    assert usual["time"] > usual["keep_all_time"]
+    assert Plan.from_dict({**record, **usual}).replay(rows).time == record["time"]
+    with pytest.raises(InvalidPlan, match="the plan says a time of"):
+        Plan.from_dict({**record, "time": 1.01 * record["time"], "status": "feasible"}).replay(rows)
+
+
 def test_reserved_comes_off_the_budget() -> None:
     plan = solve(GPT2, 6, reserved="1GB")
     assert (plan.budget_bytes, plan.reserved_bytes) == (6 * 10**9, 10**9)
@@ -268,6 +296,38 @@ def test_memory_limits_that_are_none() -> None:
     ):
         assert message in sentence(InvalidBudget, solve, GPT2, 5, memory_limit=limit)
         assert message in sentence(InvalidBudget, frontier, GPT2, memory_limit=limit)
+
+
+def test_tables_count_against_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [RECORD] * 6000
+    refused = "the sets of the spans of 6,000 layers take at least 1441536000 bytes (1.34 GiB)"
+    for method in ("optimal", "single-level"):
+        said = sentence(UnsuitableMethod, solve, many, budget="1MB", method=method)
+        assert said.startswith(refused)
+    assert sentence(UnsuitableMethod, frontier, many).startswith(refused)
+    assert "method 'uniform' or 'greedy'" in said
+    assert solve(many, budget="1MB", method="greedy").peak_bytes <= 10**6
+
+    layers = [RECORD | {"saved_bytes": 500 + i} for i in range(90)]  # no two spans are equal
+    little = sentence(InvalidBudget, solve, layers, 1, memory_limit="100kB")
+    assert little.startswith("memory_limit must be at least 347.04 KB (338.91 KiB) for 90 layers")
+    for method in ("optimal", "single-level"):
+        more = sentence(UnsuitableMethod, solve, layers, 1, memory_limit="348kB", method=method)
+        needs = int(more.split("at least ")[1].split()[0])
+        plan = solve(layers, budget="20kB", memory_limit=needs, method=method)
+        assert plan.peak_bytes <= 20_000
+    compare(layers, budget="20kB", memory_limit=needs)
+    assert "take at least" in sentence(UnsuitableMethod, compare, layers, 1, memory_limit="348kB")
+
+    def full(chain: Chain) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(optimum, "same_spans", full)
+    for call in (solve, compare):
+        assert "more memory than there is; make fewer" in sentence(
+            UnsuitableMethod, call, layers, 1
+        )
+    assert "more memory than there is; make fewer" in sentence(UnsuitableMethod, frontier, layers)
 
 
 def test_limits_of_other_methods() -> None:

@@ -288,12 +288,13 @@ def test_what_is_proven_infeasible_in_a_class() -> None:
         budget = record["budget"]
         message = sentence(InfeasibleGraph, solve, costs, budget=budget, optimal_in="staged")
         assert message.startswith("no plan of class 'staged' fits a budget of ")
-        assert "which is proven: the floor of all plans is " in message
+        assert "in the given order of nodes, which is proven: the floor of all plans is " in message
         assert "try a larger budget or a wider class of plans (optimal_in)" in message
         plan = solve(costs, budget=budget, optimal_in="any")
         assert plan.optimal_in == "any"
         assert plan.time == record["optimal_any_order"]
         assert plan.peak_bytes <= budget
+        assert costs.to_problem().is_training or solve(costs, budget=budget).optimal_in == "any"
 
 
 def infeasible(
@@ -640,7 +641,9 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
     assert [row.note for row in rows(tight).values()][1] == ""
     costs, problem = counterexample(0)
     proven = rows(compare(costs, budget=problem["budget"], time_limit=10))
-    assert proven["staged (staged)"].note == "no plan of class 'staged' fits"
+    assert proven["staged (staged)"].note == (
+        "no plan of class 'staged' fits in the given order of nodes"
+    )
     assert "no node is marked as backward" in proven["staged (forward)"].note
 
 

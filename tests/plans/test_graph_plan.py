@@ -126,8 +126,9 @@ def test_optimal_names_its_class() -> None:
     for plan_class in OF_GRAPHS:
         plan = made(GRAPH, AGAIN, bound=bound, plan_class=plan_class)
         assert (plan.status, plan.optimal_in) == ("optimal", plan_class.value)
-        assert f"optimal in class {plan_class.value}" in repr(plan)
-        assert f"status  optimal in class {plan_class.value}; no plan of class" in str(plan)
+        order = " in the given order" if plan_class is PlanClass.STAGED else ""
+        assert f"optimal in class {plan_class.value}{order}, peak" in repr(plan)
+        assert f"status  optimal in class {plan_class.value}{order}; no plan of class" in str(plan)
 
 
 def test_a_plan_of_layers() -> None:
@@ -386,6 +387,8 @@ def test_a_class_holds_in_the_order_of_the_plan() -> None:
     assert own.has_own_order
     assert "no plan of class staged within" in str(given_order)
     assert "no plan of class staged in this order of first runs within" in str(own)
+    proven = made(apart, (1, 0, 1, 2), bound=4 * apart.ticks_per_unit)
+    assert "optimal in class staged in this order of first runs," in repr(proven)
     anywhere = made(apart, (1, 0, 1, 2), plan_class=PlanClass.ANY)
     assert "no plan of class any within" in str(anywhere)
     assert not LAYER_PLAN.has_own_order

@@ -110,7 +110,7 @@ def test_the_file_is_the_documented_one() -> None:
     assert set(record) == {
         *("schema", "layers", "items", "budget_bytes", "peak_bytes", "time", "time_unit"),
         *("keep_all_peak_bytes", "keep_all_time", "method", "status", "lower_bound_time"),
-        *("costs_sha256", "class", "reserved_bytes"),
+        *("costs_sha256", "class", "reserved_bytes", "proven_bytes"),
     }
     assert record["items"][:2] == [0, {"checkpoint": [1, 3], "body": [1, 2, 3]}]
     assert record["class"] == "persistent"
@@ -353,6 +353,24 @@ def test_a_loaded_plan_needs_its_costs(tmp_path: Path) -> None:
 def test_a_plan_changed_by_hand(changes: dict[str, Any], message: str) -> None:
     plan = Plan.from_dict({**PLAN.to_dict(), **changes})
     assert message in sentence(plan.replay, GPT2)
+
+
+def test_optimal_holds_for_the_budget_it_was_proven_for() -> None:
+    record = solve(uniform(6), budget="6kB", reserved=500).to_dict()
+    assert (record["status"], record["proven_bytes"]) == ("optimal", 5500)
+    assert record["lower_bound_time"] > record["keep_all_time"]
+    for more in ({"budget_bytes": 9000}, {"budget_bytes": None}, {"reserved_bytes": 0}):
+        said = sentence(Plan.from_dict, {**record, **more})
+        assert "was proven for 5500 bytes, and its budget now leaves" in said
+    plan = Plan.from_dict(record)
+    assert "solve again" in sentence(replace(plan, budget_bytes=9000).replay, uniform(6))
+    for less in ({"budget_bytes": 5800}, {"budget_bytes": 9000, "reserved_bytes": 3500}):
+        assert Plan.from_dict({**record, **less}).replay(uniform(6)) == plan.replay(uniform(6))
+    older = {key: value for key, value in record.items() if key != "proven_bytes"}
+    assert Plan.from_dict(older).replay(uniform(6)) == plan.replay(uniform(6))
+    everything = solve(uniform(6), budget="9kB")
+    assert everything.overhead == 0
+    assert replace(everything, budget_bytes=None).replay()  # nothing is faster in any budget
 
 
 # --- policies -----------------------------------------------------------------------------------

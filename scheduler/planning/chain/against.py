@@ -45,6 +45,7 @@ FORMS = {
 
 _Reader = Callable[[str, Chain], Setting]
 
+_TRACED_ATTENTION = "save-attention"  # of blocks that were looked into
 _OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*")
 """Options that come from a block's Pareto set, not from people."""
 
@@ -171,6 +172,12 @@ def _selective(modules: str, chain: Chain) -> Setting:
     known = {option.name for i in option_blocks(chain) for option in chain.layers[i].options}
     if name == "core_attn" and name not in known and TRACED_SELECTIVE in known:
         name = TRACED_SELECTIVE
+    if name == "core_attn" and name not in known and _TRACED_ATTENTION in known:
+        raise SchedulerError(
+            "'megatron: selective core_attn' saves nothing in these blocks, which keep no more of "
+            "their attention than it reads (fused attention keeps no scores): there it is 'none', "
+            "which can be compared in its place"
+        )
     return _option(name, chain)
 
 

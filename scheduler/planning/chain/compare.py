@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from scheduler.common.text import format_exact, format_time, more_than_budget
 from scheduler.costs.costgraph import CostGraph
@@ -52,7 +53,7 @@ def compare_chain(
     names = [name for name in METHODS if name not in ("brute", "optimal")]
     for name in names:
         try:
-            plans[name] = _best_effort(costs, chain, METHODS[name].solve, name, size)
+            plans[name] = _best_effort(costs, chain, partial(_solved, name, limits), name, size)
         except Unsuitable as error:
             notes[name] = f"{error}."
     for setting in settings:
@@ -134,6 +135,10 @@ def _conclusion(rows: Sequence[MethodRow], best: Plan, size: Budget, set_by: str
         f"({format_percent(excess(slower[nearest], best.keep_all_time))}), "
         f"it saves {format_time(slower[nearest] - best.time, best.time_unit)} a step."
     )
+
+
+def _solved(name: str, limits: Limits, chain: Chain, budget: int) -> _Solved:
+    return METHODS[name].solve(chain, budget, limits)
 
 
 def _known(optimum: _Optimum, budget: int) -> _Solved:

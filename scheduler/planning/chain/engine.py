@@ -18,7 +18,7 @@ from scheduler.planning.certify import replayed
 from scheduler.planning.chain.compare import compare_chain
 from scheduler.planning.chain.sweep import ChainSweep, WholeFrontier
 from scheduler.planning.comparison import Comparison
-from scheduler.planning.engine import Run, budget_of, read_request
+from scheduler.planning.engine import Run, budget_of, read_request, suited
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.request import Budget, Request, Watch, read_seconds
 from scheduler.plans.plan import Plan
@@ -75,9 +75,12 @@ class _ChainEngine:
             raise UnsuitableMethod(self.foreign.format("points"))
         if request.method.name != "optimal":
             raise UnsuitableMethod("the frontier of a chain is that of method 'optimal'")
-        trades = WholeFrontier(
-            problem, request.limits, lambda error, size: self.refusal(problem, error, size, request)
-        )
+        with suited():
+            trades = WholeFrontier(
+                problem,
+                request.limits,
+                lambda error, size: self.refusal(problem, error, size, request),
+            )
         return Frontier(costs, problem, trades)
 
     def compare(
@@ -88,7 +91,8 @@ class _ChainEngine:
         request: Request,
         against: str | Iterable[str],
     ) -> Comparison:
-        return compare_chain(costs, problem, size, request.limits, against)
+        with suited():
+            return compare_chain(costs, problem, size, request.limits, against)
 
     def around(
         self,
@@ -126,7 +130,8 @@ class _ChainEngine:
         sweep = ChainSweep(problem, lambda work, left: run("some budgets", work, left), seconds)
         sweep.know_plan(plan, size.available)
         try:
-            compared = compare_chain(costs, problem, size, optima=sweep.optima)
+            with suited():
+                compared = compare_chain(costs, problem, size, optima=sweep.optima)
         except TimeoutError:
             raise NoPlanFound(
                 f"the optimum of {len(costs)} layers within the plan's budget was not found in "

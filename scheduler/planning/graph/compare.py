@@ -44,7 +44,7 @@ _FIELDS = (
 _COLUMNS = (*COLUMNS, ("gap", "gap"), ("proven", "proven_in"), ("solved in", "seconds"))
 _NOTE = (
     "Gap: how far a plan is above the proven bound of its class at most; proven: the class in "
-    "which no plan is faster."
+    "which no plan is faster, of forward and staged in the order in which its operations first run."
 )
 
 
@@ -116,7 +116,8 @@ def _conclusion(best: MethodRow, set_by: str) -> str:
         return "Nothing needs to be recomputed within this budget."
     lost = f"The best plan, of {best.label}, loses {format_percent(best.overhead)}"
     if best.status == "optimal":
-        return f"{lost}: optimal in class {best.plan_class}."
+        order = " in the given order" if best.plan_class == PlanClass.STAGED.value else ""
+        return f"{lost}: optimal in class {best.plan_class}{order}."
     gap = format_percent(best.gap)
     return f"{lost}; not proven optimal, but within {gap} of it in class {best.plan_class}."
 
@@ -136,7 +137,9 @@ def _row(plan: Plan, size: Budget) -> MethodRow:
 def _note(error: SchedulerError, limit: float) -> str:
     if isinstance(error, InfeasibleGraph):
         # Below the floor no method can do anything, and the conclusion says so once.
-        return "" if error.is_below_floor else f"no plan of class {error.plan_class!r} fits"
+        if error.is_below_floor:
+            return ""
+        return f"no plan of class {error.plan_class!r} fits{error.order}"
     if isinstance(error, NoPlanFound):
         return f"found no plan in {limit:g} s" if error.out_of_time else "ended without a plan"
     return str(error)

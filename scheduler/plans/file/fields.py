@@ -135,6 +135,14 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"more than its budget of {budget}"
         )
     time, bound = values["time"], values["lower_bound_time"]
+    room, proven = None if budget is None else budget - reserved, values.get("proven_bytes")
+    # That nothing is faster than keeping everything holds for any budget.
+    if bound > values["keep_all_time"] and proven is not None and (room is None or room > proven):
+        raise InvalidPlan(
+            f"the plan's lower bound of {bound} was proven for {proven} bytes, and its budget now "
+            f"leaves {'any number' if room is None else room}; it was changed after it was solved: "
+            "solve again"
+        )
     if time < bound:
         raise InvalidPlan(f"the plan says a time of {time}, less than its lower bound, {bound}")
     if values["status"] == "optimal" and time > bound:
@@ -263,6 +271,12 @@ FIELDS = (
     ),
     PlanField("lower_bound_time", _TIME, "No plan of its class within the budget takes less."),
     PlanField("costs_sha256", _HEX, "Digest of the costs that the plan was made for."),
+    PlanField(
+        "proven_bytes",
+        _SIZE,
+        "Within so many, without reserved ones, lower_bound_time was proven.",
+        needed=False,
+    ),
     PlanField("measured_peak_bytes", _SIZE, "What a run of the plan measured.", needed=False),
     PlanField("class", _one_of("persistent"), _CLASS, _CHAIN, needed=False),
     PlanField("class", _one_of("forward", "staged", "any"), _CLASS, _GRAPH),

@@ -5,10 +5,7 @@ A plan may nest as deep as it has layers, so nothing here recurses.
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,27 +19,10 @@ SCHEMA = "checkpoint-scheduler/plan/1"
 _MOST_NESTED = 100
 """Bodies inside bodies that are written as such; deeper plans are written flat."""
 
-_DEEPEST = 10_000
-"""Nested JSON values read at most: each takes some of the C stack."""
-
-_NESTED = re.compile(r'"body"\s*:\s*\[')
-
 
 def parse_plan(text: str, source: str) -> object:
     """The JSON value of a plan file's text; `source` is what a message calls it."""
-    with _room_for(min(2 * len(_NESTED.findall(text)), _DEEPEST)):
-        return parse_json(text, source, InvalidPlan)
-
-
-@contextmanager
-def _room_for(depth: int) -> Iterator[None]:
-    # The JSON reader of the standard library recurses, one level for each nested value.
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + depth)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
+    return parse_json(text, source, InvalidPlan, deep=True)
 
 
 def items_to_json(items: Sequence[Item]) -> list[Any]:

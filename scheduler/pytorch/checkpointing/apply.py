@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -11,7 +11,6 @@ from torch import nn
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.common.text import ordinal
-from scheduler.costs.keeps import Keeps
 from scheduler.export.standalone.caches import hand_no_caches
 from scheduler.plans.plan import Plan
 from scheduler.plans.settings import checkpointed
@@ -23,6 +22,8 @@ from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
+from scheduler.pytorch.model.settings import check_skips
+from scheduler.pytorch.model.wrappers import check_compiled, check_opened
 from solvers.schedule import Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
@@ -31,53 +32,30 @@ _OTHER_FRAMES = 200
 """Those left for the training script, and for the model."""
 
 
-def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
-    """Checkpoint a model's blocks as `plan` says.
+def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+    """`scheduler.pytorch.apply` for the plan of a chain.
 
     Each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the plan
     nests), by the replaced forwards of its blocks: the model calls each in its place, with
     arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
-    of a segment the model may do what it likes but change the activation. Parameter names, hooks
-    and the state dict stay as they were. Without gradients everything runs as before. A generation
-    cache that the model makes stays empty. The model can be copied, pickled and saved whole with
-    the plan on it.
-
-    Parameters
-    ----------
-    plan
-        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
-    model
-        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
-        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
-    blocks
-        What `profile` was given: "auto", where the plan must have every block of a stack, or a
-        pattern or names, which must be those of the plan's blocks.
-
-    Returns
-    -------
-    Handle
-        ``handle.remove()`` undoes everything; also a context manager.
-
-    Raises
-    ------
-    InvalidPlan
-        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
-        a graph, or does not say what its options keep.
-    UnsupportedModel
-        The model checkpoints already, or is wrapped in something that the plan does not survive;
-        or a pattern of blocks matches nothing.
+    of a segment the model may do what it likes but change the activation.
     """
     check_kind(plan, "chain")
     _check_runnable(plan)
-    model = _inside(model)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     placed: list[PlannedBlock] = []
     segments = [item for item in plan.items if item != Keep(first_of(item))]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
     for run in runs:
-        _check_run(run, plan.policies)
-        check_units(model, [name for name, _ in run])
+        inside = [name for name, _ in run]
+        check_compiled(model, inside)
+        check_units(model, inside)
+        if len(inside) > 1:  # one that is left out is missed by those that share its segment
+            check_skips(model)
+        if opened := [name for name in inside if name in plan.policies]:
+            check_torch()
+            check_opened(model, opened)
     for item, run in zip(segments, runs, strict=True):
         members = [PlannedBlock(module, name) for name, module in run]
         segment = Segment(item, members, plan.policies)
@@ -85,8 +63,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
             block.segment = segment
             block.put()
         placed.extend(members)
-    inside = {block.name for block in placed}  # which see to it themselves
-    kept = {name: model.get_submodule(name) for name in names if name and name not in inside}
+    planned = {block.name for block in placed}  # which see to it themselves
+    kept = {name: model.get_submodule(name) for name in names if name and name not in planned}
     return Handle(placed, hand_no_caches(model, kept, UnsupportedModel), plan, model)
 
 
@@ -123,52 +101,6 @@ def _check_runnable(plan: Plan) -> None:
             f"nest {deepest}; call sys.setrecursionlimit({needed}) first, or solve for a larger "
             "budget, whose plans nest less"
         )
-
-
-def _inside(model: nn.Module) -> nn.Module:
-    """The model in its wrapper."""
-    if isinstance(model, nn.DataParallel):
-        raise UnsupportedModel(
-            "DataParallel copies the model in every step, and the copies would run the plan on the "
-            "first device's weights; use DistributedDataParallel"
-        )
-    if hasattr(model, "_orig_mod"):
-        raise UnsupportedModel(
-            "the model is compiled as a whole, which takes checkpoints apart; compile its blocks "
-            "instead, before the plan is applied: block.forward = torch.compile(block.forward)"
-        )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        return _inside(model.module)
-    return model
-
-
-def _check_run(run: Sequence[tuple[str, nn.Module]], policies: Mapping[str, Keeps]) -> None:
-    """Raise `UnsupportedModel` where blocks cannot be checkpointed."""
-    for name, module in run:
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise UnsupportedModel(
-                f"block {name!r} was compiled with its hooks by .compile(), which leaves no room "
-                "for a checkpoint around it; compile its forward instead, before the plan is "
-                "applied: block.forward = torch.compile(block.forward)"
-            )
-        if name not in policies:
-            continue
-        check_torch()
-        if any(map(_is_compiled, module.modules())):
-            raise UnsupportedModel(
-                f"block {name!r} is compiled, or a part of it is, and the plan keeps results from "
-                "inside it, which compiled code does not hand out one by one; solve costs without "
-                "options for it"
-            )
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    """Whether a module runs compiled: by its forward, by .compile(), or as a wrapper."""
-    return (
-        hasattr(module.forward, "_torchdynamo_orig_callable")
-        or getattr(module, "_compiled_call_impl", None) is not None
-        or hasattr(module, "_orig_mod")
-    )
 
 
 def _members(item: Item) -> range:

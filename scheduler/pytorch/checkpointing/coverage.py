@@ -9,6 +9,7 @@ from torch import nn
 
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.segment import PlannedBlock
+from scheduler.pytorch.model.settings import checkpoints_itself
 from scheduler.report.tables import aligned
 from solvers.schedule import Item, Keep, first_of, last_of
 
@@ -83,7 +84,7 @@ def _obstacle(planned: str, module: nn.Module | None, block: PlannedBlock | None
     """What keeps a layer from doing what is planned."""
     if module is None:  # an end of the chain, which no module stands for
         return None
-    if getattr(module, "gradient_checkpointing", False) is True:
+    if checkpoints_itself(module):
         return "its own gradient checkpointing is on"
     if planned == "keep":
         return None

@@ -69,7 +69,7 @@ def _run(block: PlannedBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if block.module.__dict__.get("gradient_checkpointing") is True:
         raise UnsupportedModel(
             f"block {block.name!r} has its own gradient checkpointing on, which was switched on "
-            "after the plan was applied; call model.gradient_checkpointing_disable()"
+            "after the plan was applied; switch it off, or remove the plan"
         )
     changed = left_out(block.name, UnsupportedModel, block.module, args, kwargs)
     args, kwargs = changed or (args, kwargs)

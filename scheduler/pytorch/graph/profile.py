@@ -15,11 +15,12 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
-from scheduler.pytorch.graph.trace import trace, walk
+from scheduler.pytorch.graph.trace import find_layers, walk
 from scheduler.pytorch.graph.traced import Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.step import device_of, loss_of, prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import Writes
@@ -63,12 +64,13 @@ def profile_graph(
     UnsupportedModel
         The model cannot be traced, or does something that a plan cannot honour.
     """
-    names = None if leaves is None else list(leaves)
+    model = bare(model, sharded=False)
     faking = is_fake(model) if fake is None else fake
     with prepared(model, inputs, fake=faking) as (model, inputs):
-        graph = trace(model, inputs, names)
+        arguments = Arguments.of(model, inputs)
+        graph = find_layers(model, arguments, leaves, loss_fn=loss_fn)
         clock = RooflineClock(roofline or Roofline()) if faking else Clock(device_of(model, inputs))
-        with cast(casting(Arguments.of(model, inputs).tensors)):
+        with cast(casting(arguments.tensors)):
             return _profile(graph, model, inputs, loss_fn, clock)
 
 
@@ -96,9 +98,8 @@ def _profile(
     end = len(graph) - 1
     output = session.table.get(end)
     loss, edges = output, list(graph.edges)
-    if loss_fn is not None:
-        run = _loss_of(session, loss_fn)
-        loss = run({end: output})
+    run = None if loss_fn is None else _loss_of(session, loss_fn)
+    if run is not None and not _is_loss(loss := run({end: output}), output):
         task = Task("loss", run, end + 1, (end,), {})
         seen.append(_see(task, session.table, frozenset(), False, Snapshot(()), clock))
         edges.append((end, end + 1))
@@ -240,8 +241,17 @@ def _loss_of(
 
     def run(handed: Mapping[Key, torch.Tensor]) -> torch.Tensor:
         loss = loss_of(session.result(handed[end], gate(handed[end].device)), loss_fn)
-        if loss.untyped_storage() is handed[end].untyped_storage():
-            return loss.clone()  # the model's output itself: it must not lie in what it reads
+        if loss.numel() < handed[end].numel() and _shares(loss, handed[end]):
+            return loss.clone()  # it must not lie in what it reads
         return loss
 
     return run
+
+
+def _is_loss(loss: torch.Tensor, output: torch.Tensor) -> bool:
+    """Whether the model's output is the loss already."""
+    return loss.numel() == output.numel() and _shares(loss, output)
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage() is other.untyped_storage()

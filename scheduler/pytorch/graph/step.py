@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,12 +28,13 @@ from solvers.schedule import Backward, Forward, IllegalPlan
 
 @dataclass(frozen=True)
 class Script:
-    """A plan as it is executed, without a loss outside the model.
+    """A plan as it is executed on a graph, without a loss outside the model.
 
     The first `turn` actions are the forward; `freed` has, for each action, the layers whose output
     has its last use there; layers in `again` run forward more than once.
     """
 
+    graph: TracedGraph
     actions: tuple[LayerAction, ...]
     turn: int
     freed: tuple[tuple[int, ...], ...]
@@ -62,14 +64,17 @@ class Script:
                 "run; solve with optimal_in='forward'"
             )
         later = [a.layer for a in actions[n:] if isinstance(a, Forward)]
-        return cls(tuple(actions), n, _freed(graph, actions), frozenset(later))
+        return cls(graph, tuple(actions), n, _freed(graph, actions), frozenset(later))
 
 
 def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[LayerAction]:
-    """The plan's actions in the trace's numbering; a loss outside the model comes last."""
+    """The plan's actions in the trace's numbering; a loss outside the model comes last.
+
+    Where a graph has no branches its costs are a chain, and so is their plan.
+    """
     if not isinstance(plan, Plan):
         return list(plan)
-    check_kind(plan, "layer graph")
+    check_kind(plan, "layer graph", "chain")
     position = {name: i for i, name in enumerate(graph.names)}
     others = [name for name in plan.layers if name not in position]
     if len(plan.layers) - len(others) < len(graph) or len(others) > 1:
@@ -80,7 +85,8 @@ def _actions(plan: Plan | Sequence[LayerAction], graph: TracedGraph) -> list[Lay
         )
     return [
         replace(step, layer=position.get(plan.layers[step.layer], len(graph)))
-        for step in plan.steps
+        for step in plan.schedule.actions(len(plan.layers))
+        if isinstance(step, (Forward, Backward))
     ]
 
 
@@ -124,15 +130,14 @@ class PlannedStep:
     def __init__(
         self,
         script: Script,
-        graph: TracedGraph,
         model: nn.Module,
         arguments: Arguments,
-        counts: list[int],
+        counts: Counter[str],
     ) -> None:
         self.script = script
-        self.graph = graph
+        self.graph = script.graph
         self.counts = counts
-        self.session = Session(graph, model, arguments)
+        self.session = Session(script.graph, model, arguments)
         self.gradients = Gradients()
         self.kept: dict[int, Kept] = {}
         self.done = False
@@ -188,7 +193,7 @@ class PlannedStep:
         self.session.advance(i)
         with self._repeating(i), cast(self.casting):
             task = self.session.task(i)
-            self.counts[i] += 1
+            self.counts[task.name] += 1
             if action.keep:
                 output, kept = keep(task, self.session.table)
                 self._check(self.graph.nodes[i], kept)

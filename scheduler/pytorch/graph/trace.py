@@ -6,27 +6,29 @@ it. What needs no gradient is made once and held. Every other node is a layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
+from torch import nn
+from torch.utils._pytree import tree_unflatten
 
-from scheduler.common.errors import UnsupportedModel
+from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.pytorch.graph.layer import keep
 from scheduler.pytorch.graph.tensors import Key
-from scheduler.pytorch.graph.traced import GraphNode, Held, Program, Session, TracedGraph
+from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.classify import see_kinds
-from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, cast, casting
+from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Untraceable, cast, casting
+from scheduler.pytorch.graph.tracing.layers import build
+from scheduler.pytorch.graph.tracing.leaves import Leaves
 from scheduler.pytorch.graph.tracing.record import CallRecorder
 from scheduler.pytorch.model.find import find_blocks, is_pattern
 from scheduler.pytorch.model.replace import check_unplanned
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import nodes_below
 
 
@@ -48,6 +50,7 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
         are not looked into. Modules of torch.nn (but `nn.Sequential` and the like) are layers in
         any case, and so are operations between them. One that makes and hands over several tensors
         becomes a layer for each: that of the first has its name, the others ``name[1]`` and so on.
+        "auto": the blocks of the model's stacks, and what is outside of them, as coarse as can be.
 
     Returns
     -------
@@ -59,16 +62,126 @@ def trace(model: nn.Module, inputs: Any, leaves: Iterable[str] | None = None) ->
     UnsupportedModel
         The model does something that a plan cannot honour.
     """
-    arguments = Arguments.of(model, inputs)
-    how = casting(arguments.tensors)
-    with prepared(model, inputs), cast(how):
-        found = _record(model, arguments, leaves)
-        kinds = see_kinds(found, model, arguments)
-        graph = _build(found, kinds, model, arguments)
+    model = bare(model, sharded=False)
+    check_skips(model)
+    return find_layers(model, Arguments.of(model, inputs), leaves)
+
+
+def find_layers(
+    model: nn.Module,
+    arguments: Arguments,
+    leaves: Iterable[str] | None = "auto",
+    *,
+    wanted: Iterable[str] = (),
+    loss_fn: Callable[[Any], Any] | None = None,
+    ends: Iterable[str] = (),
+) -> TracedGraph:
+    """`trace`, for the loss that `loss_fn` makes of what the model returns, or a layer of `ends`.
+
+    `wanted` are names that automatic leaves are to be among.
+    """
+    for name, module in model.named_modules():
+        check_unplanned(module, repr(name or type(model).__name__))
+    inputs = tree_unflatten(arguments.leaves, arguments.spec)
+    with prepared(model, inputs), cast(casting(arguments.tensors)):
+        if leaves != "auto":
+            graph = _once(model, arguments, _named(model, leaves or ()), loss_fn, ends)
+        else:
+            graph = _mended(model, arguments, Leaves(model, wanted), loss_fn, ends)
         nodes = []
         for i, session in walk(graph, model, arguments):
             nodes.append(_look_inside(graph.nodes[i], session, i))
         return replace(graph, nodes=tuple(nodes))
+
+
+def trace_for(model: nn.Module, arguments: Arguments, layers: Sequence[str]) -> TracedGraph:
+    """The graph of a plan with these layers, the last of which may be a loss outside the model.
+
+    Raises `InvalidPlan` where the model has other layers.
+    """
+    modules = dict(model.named_modules())
+    parts = dict.fromkeys(part for layer in layers for part in _parts(layer))
+    wanted = [part for part in parts if part in modules]
+    for leaves in ("auto", wanted):
+        graph = find_layers(model, arguments, leaves, wanted=wanted, ends=layers[-2:])
+        if graph.names in (tuple(layers), tuple(layers[:-1])):
+            return graph
+    other = next((n for n in graph.names if n not in layers), layers[0])
+    raise InvalidPlan(
+        f"the plan's layers are not those of this {type(model).__name__} for such a batch "
+        f"({other!r} is only in one of them); profile it, and solve, for each kind of batch"
+    )
+
+
+def is_traced(layer: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a layer's name is made of modules and operations as a trace names them."""
+    return all(part in modules or part.strip("()").isidentifier() for part in _parts(layer))
+
+
+def _parts(layer: str) -> list[str]:
+    return [re.sub(r"(#\d+|\[\d+\])*$", "", part) for part in layer.split("+")]
+
+
+def _named(model: nn.Module, leaves: Iterable[str]) -> list[str]:
+    names: list[str] = []
+    for name in leaves:
+        names += find_blocks(model, name if is_pattern(name) else [name])
+    return names
+
+
+def _mended(
+    model: nn.Module,
+    arguments: Arguments,
+    leaves: Leaves,
+    loss_fn: Callable[[Any], Any] | None,
+    ends: Iterable[str],
+) -> TracedGraph:
+    while True:
+        try:
+            return _once(model, arguments, leaves.names, loss_fn, ends, whole=leaves.may_open)
+        except Untraceable as error:
+            if not leaves.mend(error):
+                raise
+
+
+def _once(
+    model: nn.Module,
+    arguments: Arguments,
+    leaves: Iterable[str],
+    loss_fn: Callable[[Any], Any] | None,
+    ends: Iterable[str],
+    whole: Callable[[str], bool] | None = None,
+) -> TracedGraph:
+    found = _record(model, arguments, leaves, loss_fn, check=whole is None)
+    kinds = see_kinds(found, model, arguments)
+    for name in kinds.pieces:
+        if whole is not None and whole(name):
+            raise Untraceable(f"{name!r} hands over tensors that are entangled", leaf=name)
+    return build(found, kinds, model, arguments, ends)
+
+
+def _record(
+    model: nn.Module,
+    arguments: Arguments,
+    leaves: Iterable[str],
+    loss_fn: Callable[[Any], Any] | None,
+    *,
+    check: bool,
+) -> FxTrace:
+    """Record a call; a leaf that hands over several tensors is looked into after all."""
+    opened: frozenset[str] = frozenset()
+    while True:
+        recorder = CallRecorder(model, frozenset(leaves), opened)
+        found = recorder.run(arguments, loss_fn)
+        if not recorder.several:
+            break
+        opened |= recorder.several
+    for name in leaves if check else ():
+        if name not in recorder.called:
+            raise UnsupportedModel(
+                f"leaf {name!r} is never called by the model; name modules whose forward runs"
+            )
+    return found
 
 
 def walk(
@@ -86,160 +199,6 @@ def walk(
         for u, end in last.items():
             if end == i:
                 session.table.drop(u)
-
-
-def state_of(model: nn.Module) -> tuple[Any, ...]:
-    """Equal as long as a trace of the model holds: modules, modes, what requires a gradient."""
-    modules = tuple((name, type(part), part.training) for name, part in model.named_modules())
-    return modules, tuple((name, p.requires_grad) for name, p in model.named_parameters())
-
-
-# --- from a call to nodes -----------------------------------------------------------------------
-
-
-def _record(model: nn.Module, arguments: Arguments, leaves: Iterable[str] | None) -> FxTrace:
-    """Record a call; a leaf that hands over several tensors is looked into after all."""
-    names: list[str] = []
-    for name in leaves or ():
-        names += find_blocks(model, name if is_pattern(name) else [name])
-    for name, module in model.named_modules():
-        check_unplanned(module, repr(name or type(model).__name__))
-    opened: frozenset[str] = frozenset()
-    while True:
-        recorder = CallRecorder(model, frozenset(names), opened)
-        try:
-            found = recorder.run(arguments)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise UnsupportedModel(
-                f"{type(model).__name__} reads values of tensors ({error}), which fake tensors do "
-                "not have; trace and profile it with real ones, or name a block that does so in "
-                "leaves"
-            ) from error
-        if not recorder.several:
-            break
-        opened |= recorder.several
-    for name in names:
-        if name not in recorder.called:
-            raise UnsupportedModel(
-                f"leaf {name!r} is never called by the model; name modules whose forward runs"
-            )
-    return found
-
-
-# --- from kinds to layers -----------------------------------------------------------------------
-
-
-def _build(found: FxTrace, kinds: Kinds, model: nn.Module, arguments: Arguments) -> TracedGraph:
-    order = {node: i for i, node in enumerate(found.graph.nodes)}
-    layers = [n for n in found.graph.nodes if n in kinds.layers and n not in kinds.joined]
-    index = {node: i for i, node in enumerate(layers)}
-    programs = [_closure(node, kinds, order) for node in layers]
-    names = _names([program for program, _ in programs], kinds, model)
-    placeholders = [node for node in found.graph.nodes if node.op == "placeholder"]
-    wanted = [k for k, tensor in enumerate(arguments.tensors) if tensor.requires_grad]
-    nodes = []
-    for node, name, (program, read) in zip(layers, names, programs, strict=True):
-        nodes.append(
-            GraphNode(
-                name,
-                tuple(str(part.target) for part in program if part.op == "call_module"),
-                program,
-                {other: index[other] for other in read if other in index},
-                tuple(k for k in wanted if placeholders[k] in read),
-                copies=node in kinds.copies,
-            )
-        )
-    output = next(node for node in found.graph.nodes if node.op == "output")
-    program, read = _closure(output, kinds, order)
-    returned = sorted(index[node] for node in read if node in index)
-    used = {u for node in nodes for u in node.inputs} | set(returned[-1:])
-    if not used.issuperset(returned) or not returned:
-        raise UnsupportedModel(
-            f"{type(model).__name__} returns {len(returned)} tensors that need a gradient; a plan "
-            "is for a model that returns exactly one, and perhaps others from which it is made"
-        )
-    for i, node in enumerate(nodes):
-        if i not in used:
-            raise UnsupportedModel(
-                f"the output of {node.name!r} is not used for what the model returns; leave it out"
-            )
-    return TracedGraph(
-        type(model).__name__,
-        tuple(nodes),
-        _held(found, kinds, order, nodes, program),
-        program,
-        found.spec,
-        tuple(returned[:-1]),
-        tuple(placeholders),
-        found.constants,
-        found.through,
-        arguments.form,
-        state_of(model),
-    )
-
-
-def _closure(
-    node: fx.Node, kinds: Kinds, order: dict[fx.Node, int]
-) -> tuple[Program, list[fx.Node]]:
-    """A node with the views it takes, in order, and everything else they read."""
-    program, read, todo = {node}, set(), [node]
-    while todo:
-        for other in todo.pop().all_input_nodes:
-            if other in kinds.views or other in kinds.joined:
-                if other not in program:
-                    program.add(other)
-                    todo.append(other)
-            else:
-                read.add(other)
-    return tuple(sorted(program, key=order.__getitem__)), sorted(read, key=order.__getitem__)
-
-
-def _held(
-    found: FxTrace,
-    kinds: Kinds,
-    order: dict[fx.Node, int],
-    nodes: list[GraphNode],
-    output: Program,
-) -> tuple[Held, ...]:
-    """What runs without a gradient, each ahead of the first layer after it."""
-    programs = [_closure(node, kinds, order)[0] for node in found.graph.nodes if node in kinds.held]
-    kept = {
-        other
-        for program in [*(n.program for n in nodes), output]
-        for n in program
-        for other in n.all_input_nodes
-    }
-    last: dict[fx.Node, int] = {program[-1]: i for i, program in enumerate(programs)}
-    for i, program in enumerate(programs):
-        for node in program:
-            last |= {other: i for other in node.all_input_nodes if other in last}
-    starts = [order[node.program[-1]] for node in nodes]
-    return tuple(
-        Held(
-            program,
-            sum(start < order[program[-1]] for start in starts),
-            tuple(node for node, end in last.items() if end == i and node not in kept),
-        )
-        for i, program in enumerate(programs)
-    )
-
-
-def _names(programs: list[Program], kinds: Kinds, model: nn.Module) -> list[str]:
-    modules = dict(model.named_modules())
-    names: list[str] = []
-    for program in programs:
-        parts = []
-        for node in program:
-            if node in kinds.layers:
-                clash = node.op != "call_module" and node.name in modules
-                name = str(node.target) if node.op == "call_module" else node.name
-                parts.append(f"({name})" if clash else name)
-        unique = name = kinds.names.get(program[-1], "+".join(parts))
-        count = 2
-        while unique in names:
-            unique, count = f"{name}#{count}", count + 1
-        names.append(unique)
-    return names
 
 
 # --- what a layer's backward reads ----------------------------------------------------------------

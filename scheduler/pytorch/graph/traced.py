@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import TreeSpec, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_map_only, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.graph.layer import Task
 from scheduler.pytorch.graph.tensors import Key, Table
-from scheduler.pytorch.graph.tracing.fx import Arguments, run_node
+from scheduler.pytorch.graph.tracing.fx import Arguments, OtherValues, run_node
 from scheduler.pytorch.observe.autograd import Source
 from scheduler.pytorch.observe.tracker import unique_bytes
+
+_CHECKED = {"value", "shape"}
 
 Program = tuple[fx.Node, ...]
 """Nodes that are run as one, in order; the last makes the result."""
@@ -96,6 +98,8 @@ class TracedGraph:
         Program that makes the leaves of what the model returns; how they are put together.
     others
         Layers whose outputs it returns beside that of the last.
+    graded
+        Nodes of the output's program, and those it reads, that a gradient could come to.
     inputs
         The placeholder of each input tensor.
     constants
@@ -113,6 +117,7 @@ class TracedGraph:
     output: Program
     spec: TreeSpec
     others: tuple[int, ...]
+    graded: frozenset[fx.Node]
     inputs: tuple[fx.Node, ...]
     constants: dict[str, torch.Tensor]
     through: tuple[str, ...]
@@ -127,6 +132,33 @@ class TracedGraph:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TracedGraph:
         return self  # nothing in it changes or belongs to one model
+
+    def holds(self, model: nn.Module, arguments: Arguments) -> bool:
+        """Whether the values of this batch lead to this graph, as far as chance has no part in it.
+
+        What is looked at is made here, and once more in the step.
+        """
+        known = {place: t.detach() for place, t in zip(self.inputs, arguments.tensors, strict=True)}
+        needed: set[fx.Node] = set()
+        checks = [held.program for held in self.held if held.program[-1].meta.keys() & _CHECKED]
+        todo = [node for program in checks for node in program]
+        while todo:
+            node = todo.pop()
+            if node not in needed:
+                needed.add(node)
+                todo += node.all_input_nodes
+        random: set[fx.Node] = set()
+        for held in self.held:
+            for node in held.program:
+                if node.meta.get("random") or random & {*node.all_input_nodes}:
+                    random.add(node)
+                if node not in needed or node in random or node in known:
+                    continue
+                try:
+                    known[node] = run_node(node, model, self.constants, known.__getitem__)
+                except OtherValues:
+                    return False
+        return True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -205,11 +237,28 @@ class Session:
         The outputs of other layers are in it as they are, but no gradient may come to them; `door`,
         a scalar that requires one, makes them say so.
         """
-        values: dict[fx.Node, Any] = {self.graph.nodes[-1].program[-1]: last}
-        for i in self.graph.others:
-            box = [self._others[i]]
-            values[self.graph.nodes[i].program[-1]] = Source.apply(door, box, self._refuse)
-        return tree_unflatten(self._run(self.graph.output, values), self.graph.spec)
+        *program, end = self.graph.output
+        values = {self.graph.nodes[i].program[-1]: self._others[i] for i in self.graph.others}
+        trained = {self.graph.nodes[-1].program[-1]: last}
+
+        def plain(node: fx.Node) -> Any:
+            return values[node] if node in values else self._fixed[node]
+
+        def handed(node: fx.Node) -> Any:
+            if node in trained or node not in self.graph.graded:
+                return trained[node] if node in trained else plain(node)
+            return tree_map_only(
+                torch.Tensor, lambda t: Source.apply(door, [t], self._refuse), plain(node)
+            )
+
+        for node in program:
+            if any(other in trained for other in node.all_input_nodes):
+                trained[node] = run_node(node, self.model, self.graph.constants, handed)
+            else:
+                with torch.no_grad():
+                    values[node] = run_node(node, self.model, self.graph.constants, plain)
+        leaves: Any = fx.map_arg(end.args[0], handed)
+        return tree_unflatten(leaves, self.graph.spec)
 
     def end_forward(self) -> None:
         """Hold no longer what is only returned."""
@@ -242,7 +291,10 @@ class Session:
             for other in node.all_input_nodes:
                 if use[other] is node:
                     values.pop(other, None)
-        last = program[-1]
-        if last.op == "output":
-            return fx.map_arg(last.args[0], lookup)
-        return run_node(last, self.model, self.graph.constants, lookup)
+        return run_node(program[-1], self.model, self.graph.constants, lookup)
+
+
+def state_of(model: nn.Module) -> tuple[Any, ...]:
+    """Equal as long as a trace of the model holds: modules, modes, what requires a gradient."""
+    modules = tuple((name, type(part), part.training) for name, part in model.named_modules())
+    return modules, tuple((name, p.requires_grad) for name, p in model.named_parameters())

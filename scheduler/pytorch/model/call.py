@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.pytorch.model.replace import check_unplanned
+from scheduler.pytorch.model.settings import check_own_checkpointing
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
@@ -142,11 +143,6 @@ def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., An
 
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
     """Raise `UnsupportedModel` where something checkpoints the blocks already."""
-    for name, module in model.named_modules():
-        if getattr(module, "gradient_checkpointing", False) is True:
-            raise UnsupportedModel(
-                f"{name or type(model).__name__!r} has its own gradient checkpointing on; call "
-                "model.gradient_checkpointing_disable() first"
-            )
+    check_own_checkpointing(model)
     for position, name in enumerate(names, 1):
         check_unplanned(model.get_submodule(name), f"the {ordinal(position)} block, {name!r}")

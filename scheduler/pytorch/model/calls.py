@@ -70,9 +70,15 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         expected = names[len(blocks)] if len(blocks) < len(names) else None
         if name != expected:
-            again = "a second time" if any(b.name == name for b in blocks) else "out of order"
+            if any(block.name == name for block in blocks):
+                raise UnsupportedModel(
+                    f"block {name!r} is called a second time; blocks must run once each, in the "
+                    "order given"
+                )
             raise UnsupportedModel(
-                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+                f"block {name!r} is called out of order, where {expected!r} is next; blocks must "
+                "run once each, in the order given (where the model leaves out blocks at random, "
+                "set the rate of it to 0)"
             )
         call = Call.of(name, *for_one_run(module, args, kwargs))
         if previous and call.activation is not previous.pop():

@@ -10,15 +10,18 @@ from typing import Any
 
 from torch import nn
 
+from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.calls import shared_names
+from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
-from scheduler.pytorch.profiling.profile import Seen, see
+from scheduler.pytorch.profiling.profile import Seen, instead_of_chain, see
 from scheduler.report.tables import aligned, spread, wrapped
 
 _MOST_ROWS, _MOST_NAMES = 20, 4
@@ -89,13 +92,17 @@ def describe(
     UnsupportedModel
         As `profile` does.
     """
+    model = bare(model, sharded=False)
     names = blocks if isinstance(blocks, str) else list(blocks)
-    found = look_for(model, names)
-    outside = _Outside(model, found.names)
-    with outside.watched():
-        seen = see(
-            model, inputs, loss_fn, names, options=options, fake=fake, gpu=gpu, roofline=roofline
-        )
+    machine: dict[str, Any] = {"fake": fake, "gpu": gpu, "roofline": roofline}
+    try:
+        found = look_for(model, names)
+        outside = _Outside(model, found.names)
+        with outside.watched():
+            seen = see(model, inputs, loss_fn, names, options=options, **machine)
+    except UnsupportedModel as error:
+        costs = instead_of_chain(error, model, inputs, loss_fn, names, **machine)
+        return _of_graph(costs, is_fake(model) if fake is None else fake, error)
     return Description(
         seen.costs,
         found.names,
@@ -104,6 +111,25 @@ def describe(
         seen.runs,
         seen.fake,
         list(_notes(model, seen, found, outside)),
+    )
+
+
+def _of_graph(costs: CostGraph, fake: bool, error: UnsupportedModel) -> Description:
+    names = [layer.name for layer in costs.layers]
+    kept = [layer.name for layer in costs.layers if not layer.recomputable]
+    return Description(
+        costs,
+        names,
+        f"the layers of a graph with {len(costs.edges or ())} edges",
+        [[layer.name for layer in run] for _, run in groupby(costs.layers, _nameless)],
+        len(names),
+        fake,
+        [
+            f"{format_bytes(costs.input_bytes)} are held throughout: inputs, loss, and what needs "
+            "no gradient.",
+            f"Always kept: {_some(kept)}.",
+            f"It is no chain: {error}.",
+        ],
     )
 
 

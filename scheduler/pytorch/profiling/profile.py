@@ -16,12 +16,15 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
+from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
@@ -53,7 +56,8 @@ def profile(
     Parameters
     ----------
     model
-        In the mode it will be trained in.
+        In the mode it will be trained in; also inside DistributedDataParallel, but before it is
+        sharded or compiled as a whole.
     inputs
         A tensor, a tuple of arguments, or a dict of keyword arguments, of the size to be trained.
     loss_fn
@@ -63,8 +67,8 @@ def profile(
         pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
     options
         True: look inside the blocks, and give each its options: which of its results to keep while
-        the rest is dropped and made again. At most 10 of the Pareto set of a block, and what
-        people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
+        the rest is dropped and made again (of chains). At most 10 of the Pareto set of a block, and
+        what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -77,8 +81,9 @@ def profile(
     Returns
     -------
     CostGraph
-        A chain. Times in ms, sizes in bytes. `input_bytes` holds the inputs and what the blocks
-        are handed beside the activation (masks, position embeddings).
+        A chain; of a model that is none, where no blocks are named, a graph of layers, which
+        `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the
+        inputs and what the blocks are handed beside the activation (masks, position embeddings).
 
     Raises
     ------
@@ -87,9 +92,37 @@ def profile(
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
-    return see(
-        model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=gpu, roofline=roofline
-    ).costs
+    machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
+    try:
+        return see(model, inputs, loss_fn, blocks, options=options, fake=fake, **machine).costs
+    except UnsupportedModel as error:
+        return instead_of_chain(error, model, inputs, loss_fn, blocks, fake=fake, **machine)
+
+
+def instead_of_chain(
+    error: UnsupportedModel,
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None,
+    blocks: str | Iterable[str],
+    *,
+    fake: bool | None,
+    gpu: str | Gpu | None,
+    roofline: Roofline | None,
+) -> CostGraph:
+    """The costs of a model that is no chain, which `error` says, as a graph of layers.
+
+    Raises the error where the blocks were named, and where a graph cannot be either.
+    """
+    if blocks != "auto":
+        raise error
+    roofline = roofline if gpu is None else Roofline.of(gpu)
+    try:
+        return profile_graph(model, inputs, loss_fn, "auto", fake=fake, roofline=roofline)
+    except UnsupportedModel as other:
+        if str(other) == str(error):
+            raise error from other
+        raise UnsupportedModel(f"{error} (nor is it a graph of layers: {other})") from other
 
 
 @dataclass(frozen=True)
@@ -116,8 +149,13 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
+    model = bare(model, sharded=False)
     names = find_blocks(model, blocks)
     check_unwrapped(model, names)
+    check_compiled(model, names)
+    check_skips(model)
+    if options:
+        check_opened(model, names)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):

@@ -80,6 +80,7 @@ class _Run:
         self._output: weakref.ref[Any] | None = None  # the storage of the first activation
         self._output_handed = False  # do blocks get it beside their own activation?
         self._after = False  # are we in the forward of what comes after the blocks?
+        self._missed = dict.fromkeys(block.name for block in blocks)  # not called so far
         self._together = 0
         clear_gradients(model, inputs)
         with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
@@ -91,7 +92,10 @@ class _Run:
         begin = clock.mark()
         self._tags.enter_context(tracker.tag("before"))
         with instead(self.blocks, self._block):
-            loss = loss_of(call_around(self.model, self.inputs), loss_fn)
+            output = call_around(self.model, self.inputs)
+            self._check_called()
+            loss = loss_of(output, loss_fn)
+            del output
         self._after = False
         self.forward = Forward(loss, self.start, tracker, clock)
         self._check(loss)
@@ -127,6 +131,13 @@ class _Run:
         """Whether a gradient goes from the blocks into what comes before them."""
         return self.start.needs_grad or bool(self.sides)
 
+    def _check_called(self) -> None:
+        for name in self._missed:
+            raise UnsupportedModel(
+                f"block {name!r} is called in one step and left out in another, so the blocks are "
+                "no chain; where the model leaves out blocks at random, set the rate of it to 0"
+            )
+
     def _check(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
@@ -155,6 +166,7 @@ class _Run:
 
     def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
+        self._missed.pop(block.name, None)
         call = Call.of(block.name, args, kwargs)
         others = call.others
         if self._output is None:
@@ -168,6 +180,7 @@ class _Run:
         del call, args, kwargs  # or this would be what still refers to the activation
         if block is not self.blocks[-1]:
             return block.rebuild(passed, others)
+        self._check_called()
         assert block.output is not None
         self._output_held = self.start.storage() is not None
         self._tags.close()

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.replace import Replaced, replaced
 from scheduler.pytorch.model.step import call_model, clear_gradients, device_of, loss_of, prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
+from scheduler.pytorch.verification.counts import counted
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Measurement:
         Most bytes live at once of everything but parameters, buffers and optimizer state: inputs,
         activations, gradients, temporaries. What a plan's ``peak_bytes`` predicts.
     forwards
-        How often each block's forward was entered, by module name.
+        How often each block ran, by module name, recomputations included, also those by
+        checkpoints inside it; of a graph's plan also its layers; empty where no blocks are named
+        and the model has no stack.
     seconds
         Time of one step, not slowed down by measuring; None on fake tensors.
     left_bytes
@@ -71,18 +75,42 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
-    names = find_blocks(model, blocks)
+    model = bare(model)
+    try:
+        names = [] if blocks == [] else find_blocks(model, blocks)
+    except UnsupportedModel:
+        if blocks != "auto":
+            raise
+        names = []  # no stack to count in
     faking = is_fake(model) if fake is None else fake
-    with prepared(model, inputs, fake=faking) as (model, inputs):
+    return measured(model, inputs, loss_fn, names, fake=faking, inside=True)
+
+
+def measured(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Callable[[Any], Any] | None,
+    names: Sequence[str],
+    *,
+    fake: bool,
+    inside: bool = False,
+) -> Measurement:
+    """`measure` for blocks of these names; for `inside` see `counted`."""
+    with prepared(model, inputs, fake=fake) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
             step = TrainingStep(model, inputs, loss_fn, ambient)
-            seconds = None if faking else _seconds(step, device)
-            with counted(model, names) as forwards:
-                if device.type == "cuda" and not faking:
+            seconds = None if fake else _seconds(step, device)
+            planned = model.__dict__.get("forward")
+            if fake and isinstance(planned, TracingModel):
+                step.run()  # the first traces the model
+            with counted(model, names, inside=inside) as forwards:
+                if device.type == "cuda" and not fake:
                     peak, left = _allocated(step, device)
                 else:
                     peak, left = _tracked(step)
+            if isinstance(planned, TracingModel):
+                forwards |= planned.counts
             return Measurement(peak, forwards, seconds, left)
 
 
@@ -144,35 +172,3 @@ def _seconds(step: TrainingStep, device: torch.device) -> float:
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
     return best
-
-
-@contextmanager
-def counted(
-    model: nn.Module, names: Sequence[str], seen: Callable[[str, Any], None] | None = None
-) -> Iterator[dict[str, int]]:
-    """Count entries into each block's own forward, recomputations included.
-
-    `seen` is told the block and the output of each forward that runs to its end.
-    """
-    counts = dict.fromkeys(names, 0)
-
-    def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            counts[name] += 1
-            output = forward(*args, **kwargs)
-            if seen is not None:
-                seen(name, output)
-            return output
-
-        return run
-
-    with ExitStack() as stack:
-        for name in names:
-            module = model.get_submodule(name)
-            forward = module.__dict__.get("forward")
-            if isinstance(forward, Replaced):  # a recomputation enters only what the plan replaced
-                stack.callback(setattr, forward, "original", forward.original)
-                forward.original = counting(name, forward.original)
-            else:
-                stack.enter_context(replaced(module, counting(name, module.forward)))
-        yield counts

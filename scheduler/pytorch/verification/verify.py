@@ -15,13 +15,17 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.checkpointing.apply import apply
+from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
+from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.rng import GENERATORS
+from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.verification.measure import Measurement, TrainingStep, counted, measure
+from scheduler.pytorch.verification.counts import counted
+from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
 
 NOISE = 10.0
@@ -66,23 +70,28 @@ def verify(
     """
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
-    names = [name for name in plan.layers if name and name in dict(model.named_modules())]
+    check_plan(plan, "verify(plan, model, inputs)")
+    model = bare(model)
+    check_skips(model)
+    modules = dict(model.named_modules())
+    chain = plan.kind == "chain"  # where each block is called once, and is one layer
+    names = [name for name in plan.layers if chain and name and name in modules]
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
     with ExitStack() as stack:
         if device == "fake":
             model, inputs = stack.enter_context(faked(model, inputs))
 
-        def measured() -> Measurement:
-            return measure(model, inputs, loss_fn, names, fake=device == "fake")
+        def seen() -> Measurement:
+            return measured(model, inputs, loss_fn, names, fake=device == "fake")
 
         def computed() -> _Values | None:
             return None if device == "fake" else _Values.of(model, inputs, loss_fn, names)
 
-        without, values, again = measured(), computed(), computed()
+        without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
-            found, mine = measured(), computed()
-    planned = {name: plan.forwards[name] for name in names}
+            found, mine = seen(), computed()
+    planned = {name: plan.forwards[name] for name in found.forwards}
     verification = Verification(
         plan,
         device,

@@ -6,7 +6,7 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,30 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from peft import PrefixTuningConfig, get_peft_model
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache
 
 from scheduler import Plan, UnsupportedModel, solve
-from scheduler.pytorch import apply, describe, measure, profile, verify
+from scheduler.pytorch import (
+    apply,
+    apply_graph,
+    block_graph,
+    describe,
+    measure,
+    profile,
+    profile_graph,
+    trace,
+    verify,
+)
 from scheduler.pytorch.observe.tracker import MemoryTracker
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch import models
+from tests.pytorch.checkpointing.spread import fully_shard
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import assert_equal, case, costs, gradients, mean_square, mlp, noise
 
@@ -57,10 +72,106 @@ def test_two_processes() -> None:
     assert sorted(passed) == sorted(CHECKS)
 
 
+@pytest.fixture(scope="module")
+def one_process() -> Iterator[None]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def entries(plan: Plan) -> dict[str, Callable[[nn.Module], Any]]:
+    """Everything that takes a model."""
+    return {
+        "profile": lambda model: profile(model, X, mean_square),
+        "describe": lambda model: describe(model, X, mean_square),
+        "block_graph": lambda model: block_graph(model, X, mean_square),
+        "measure": lambda model: measure(model, X, mean_square),
+        "verify": lambda model: verify(plan, model, X, mean_square),
+        "apply": lambda model: apply(plan, model).remove(),
+        "trace": lambda model: trace(model, X),
+        "profile_graph": lambda model: profile_graph(model, X, mean_square),
+        "apply_graph": lambda model: apply_graph([], trace(Stack(4), X), model),
+    }
+
+
+def assert_refused(model: nn.Module, match: str, *, but: tuple[str, ...] = ()) -> None:
+    """By every entry, before the model has run."""
+
+    def ran(*_: Any) -> None:
+        raise AssertionError("the model has run")
+
+    hook = model.register_forward_pre_hook(ran)
+    for name, call in entries(segments(blocks_of(4), 1)).items():
+        if name not in but:
+            with pytest.raises(UnsupportedModel, match=match):
+                call(model)
+    hook.remove()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_model_in_ddp_is_what_is_inside() -> None:
+    bare = Stack(4)
+    wrapped: Any = DistributedDataParallel(bare, static_graph=True)
+    costs = profile(wrapped, X, mean_square)
+    assert costs.names == (*blocks_of(4), "head")
+    assert models.bytes_of(costs) == models.bytes_of(profile(bare, X, mean_square))
+    plan = solve(costs, budget=10**12, method="every-layer")
+    assert describe(wrapped, X, mean_square).blocks == blocks_of(4)
+    assert measure(wrapped, X, mean_square).forwards == dict.fromkeys(blocks_of(4), 1)
+    assert verify(plan, wrapped, X, mean_square).ok
+    reference = gradients(bare, X, mean_square)
+    with apply(plan, wrapped):
+        found = gradients(wrapped, X, mean_square)
+    assert_equal({name.removeprefix("module."): g for name, g in found.items()}, reference)
+
+
+class Skip(nn.Module):
+    """A graph, with a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(x)
+        return self.one(torch.tanh(self.other(x) + x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_graph_in_ddp_is_what_is_inside() -> None:
+    bare = Skip()
+    reference = gradients(bare, X, mean_square)
+    wrapped: Any = DistributedDataParallel(bare)
+    costs = profile_graph(wrapped, X, mean_square)
+    assert costs.names == ("one", "other+add", "tanh", "one#2", "loss")
+    with apply_graph(solve(costs, budget=10**12), trace(wrapped, X), wrapped):
+        found = gradients(wrapped, X, mean_square)
+    assert_equal({name.removeprefix("module."): g for name, g in found.items()}, reference)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_sharded_models() -> None:
+    """FSDP2 gathers what is called as a module, and no layer by itself; FSDP1 is none of ours."""
+    model: Any = Stack(4)
+    mesh = init_device_mesh("cpu", (1,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    sharded = "the model is sharded with fully_shard, .* pass the model before it"
+    assert_refused(model, sharded, but=("measure", "verify", "apply"))
+    assert measure(model, X, mean_square).forwards == dict.fromkeys(blocks_of(4), 1)
+    plan = solve(profile(Stack(4), X, mean_square), budget=10**12, method="every-layer")
+    assert verify(plan, model, X, mean_square).gradients == "equal"
+    earlier: Any = FullyShardedDataParallel(
+        Stack(4), sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu")
+    )
+    assert_refused(earlier, "the model is wrapped in FullyShardedDataParallel, .* fully_shard")
+
+
 def test_data_parallel_is_refused() -> None:
     """Its copies would run the first device's blocks."""
-    with pytest.raises(UnsupportedModel, match="use DistributedDataParallel"):
-        apply(segments(blocks_of(4), 1), nn.DataParallel(Stack(4)))
+    assert_refused(nn.DataParallel(Stack(4)), "use DistributedDataParallel")
 
 
 # --- compilation --------------------------------------------------------------------------------
@@ -134,18 +245,38 @@ def test_a_model_compiled_as_a_whole_still_nests() -> None:
     assert_equal(found, reference)
 
 
-def test_a_plan_for_a_compiled_model_is_refused() -> None:
-    compiled: Any = torch.compile(stack(), backend="aot_eager")
-    with pytest.raises(UnsupportedModel, match=r"compiled as a whole.* torch.compile\(block.forw"):
-        apply(nested(), compiled)
+def test_a_model_compiled_as_a_whole_is_refused() -> None:
+    expected = r"compiled as a whole.* torch.compile\(block.forw"
+    compiled: Any = torch.compile(Stack(4), backend="aot_eager")
+    assert_refused(compiled, f"the model is {expected}")
+    model = Stack(4)
+    model.forward = torch.compile(model.forward, backend="aot_eager")  # type: ignore[method-assign]
+    assert_refused(model, f"the model is {expected}")
+    model = Stack(4)
+    model.compile(backend="aot_eager")
+    assert_refused(model, f"the model is {expected}")
+    outer = nn.ModuleDict({"inner": model})
+    with pytest.raises(UnsupportedModel, match=rf"'inner', which has the blocks .* is {expected}"):
+        profile(outer, X, mean_square)
 
 
 def test_blocks_compiled_in_place_are_refused() -> None:
     model = stack()
     model.blocks[1].compile(backend="aot_eager")
-    with pytest.raises(UnsupportedModel, match=r"'blocks.1' was compiled .* by .compile\(\)"):
+    expected = r"'blocks.1' was compiled .* by .compile\(\)"
+    with pytest.raises(UnsupportedModel, match=expected):
         apply(nested(), model)
+    with pytest.raises(UnsupportedModel, match=expected):
+        profile(model, X, mean_square)
     assert all("forward" not in block.__dict__ for block in model.blocks)
+
+
+def test_options_in_compiled_blocks_are_refused_before_anything_runs() -> None:
+    model = stack()
+    model.blocks[2][0].compile(backend="aot_eager")  # type: ignore[index]
+    for look in (block_graph, partial(profile, options=True), partial(describe, options=True)):
+        with pytest.raises(UnsupportedModel, match=r"'blocks.2' is compiled, or a part .* without"):
+            look(model, None, mean_square)
 
 
 def test_blocks_compiled_in_place_afterwards_run_uncompiled() -> None:

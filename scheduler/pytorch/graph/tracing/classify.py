@@ -7,9 +7,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.utils._pytree import tree_map_only
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.tracing.fx import Arguments, FxTrace, Kinds, changed_in_place, run_node
+from scheduler.pytorch.graph.tracing.fx import (
+    Arguments,
+    FxTrace,
+    Kinds,
+    Untraceable,
+    changed_in_place,
+    run_node,
+)
 from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
 from scheduler.pytorch.observe.autograd import Source, gate, saving_nothing
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -23,7 +31,10 @@ def see_kinds(found: FxTrace, model: nn.Module, arguments: Arguments) -> Kinds:
     run = _Run(found, model, arguments)
     for node in found.graph.nodes:
         if node.op not in ("placeholder", "output"):
-            run.see(node)
+            try:
+                run.see(node)
+            except UnsupportedModel as error:
+                raise Untraceable(str(error), node.meta.get("through", ())) from error
         run.forget(node)
     put_together(found, run.kinds, model)
     _separate(found.graph, run.kinds)
@@ -39,6 +50,7 @@ class _Run:
         self.env: dict[fx.Node, Any] = {}
         own = [*model.parameters(), *model.buffers(), *found.constants.values()]
         self.own = {id(tensor.untyped_storage()) for tensor in own}
+        self.of_parameters: set[fx.Node] = set()  # layers
         self.held_since = False  # the last layer
         self.last = {other: node for node in found.graph.nodes for other in node.all_input_nodes}
         places = [node for node in found.graph.nodes if node.op == "placeholder"]
@@ -92,27 +104,37 @@ class _Run:
             if any(t.requires_grad for t in made):
                 kinds.differs.add(node)
             return
-        if not isinstance(result, torch.Tensor):
+        if not any(t.requires_grad for t in made) and not isinstance(result, torch.Tensor):
+            kinds.bundles.add(node)
+        elif not isinstance(result, torch.Tensor):
             raise UnsupportedModel(
                 f"{_said(node)} returns {type(result).__name__} with {len(made)} tensors, and a "
                 "layer makes one; name a block that contains it in leaves"
             )
-        if result.requires_grad:
+        if any(t.requires_grad for t in made):
             before = next(reversed(kinds.layers), None)
             if before in inputs and not saved and self._passes_on(before, node, result):
                 kinds.joined.add(before)
+            # The gradient of a token that is repeated is summed up as it lies in the reader's.
+            kinds.joined |= {n for n in inputs if n in self.of_parameters and len(n.users) == 1}
+            if self._is_of_parameters(node):
+                self.of_parameters.add(node)
             kinds.layers[node] = None
             kinds.differs.add(node)
             self.held_since = False
+        elif layered and not node.meta["random"]:
+            # Made again by whoever reads it, as a view is: it would be a layer without a backward.
+            kinds.views.add(node)
+            self.reads_layer.add(node)
         elif layered:
             raise UnsupportedModel(
-                f"{_said(node)} makes something without a gradient from a layer's output; name a "
+                f"{_said(node)} draws something without a gradient for a layer's output; name a "
                 "block that contains it in leaves"
             )
         else:
             kinds.held.add(node)
             self.held_since = True
-        self.env[node] = _fresh(result, result.requires_grad)
+        self.env[node] = tree_map_only(torch.Tensor, lambda t: _fresh(t, t.requires_grad), result)
 
     def _join_in_place(self, node: fx.Node, result: Any, changed: set[int]) -> None:
         """Join a layer to the one operation that reads it and changes its output in place.
@@ -138,6 +160,15 @@ class _Run:
                 self.env[node] = _fresh(result, True)
                 return
         raise changed_in_place(_said(node))
+
+    def _is_of_parameters(self, node: fx.Node) -> bool:
+        """Whether an operation reads parameters and nothing else, and draws nothing."""
+        read = [other for other in node.all_input_nodes if other.op != "get_attr"]
+        return (
+            node.op == "call_function"
+            and not node.meta["random"]
+            and all(n in self.kinds.views and self._is_of_parameters(n) for n in read)
+        )
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
         """Whether the gradient of `node`, as it is, becomes that of the layer before it."""

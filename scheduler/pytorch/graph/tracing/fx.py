@@ -18,6 +18,22 @@ from scheduler.pytorch.model.step import arguments_of
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
+class OtherValues(UnsupportedModel):
+    """The values of a batch lead to another graph than that of the trace."""
+
+
+class Untraceable(UnsupportedModel):
+    """Something that a plan cannot honour, in the innermost of the modules `inside`.
+
+    `leaf`: it is a module that is not looked into which hands over, or is handed, what cannot be.
+    """
+
+    def __init__(self, said: str, inside: tuple[str, ...] = (), leaf: str | None = None) -> None:
+        super().__init__(said)
+        self.inside = inside
+        self.leaf = leaf
+
+
 @dataclass(frozen=True)
 class Arguments:
     """What a model is called with, taken apart: all that is no container, in a fixed order.
@@ -104,6 +120,8 @@ class FxTrace:
         Names of the modules that were looked into.
     spec
         How what the model returns is put together from the leaves that the output node reads.
+    trained
+        Places, among these leaves, of what the loss is made of, where that is known.
     handed
         For each block that was looked into because it hands over several tensors: their places
         and nodes.
@@ -113,6 +131,7 @@ class FxTrace:
     constants: dict[str, torch.Tensor]
     through: tuple[str, ...]
     spec: TreeSpec
+    trained: tuple[int, ...]
     handed: dict[str, list[tuple[int, fx.Node]]]
 
 
@@ -143,6 +162,8 @@ class Kinds:
         Whose tensors need a gradient, arguments of the model included.
     sizes
         Elements of what is one tensor.
+    pieces
+        Blocks that hand over several tensors and cannot be one layer for each.
     names
         Of layers that are called otherwise than their modules.
     """
@@ -156,6 +177,7 @@ class Kinds:
     groups: dict[fx.Node, fx.Node] = field(default_factory=dict)
     differs: set[fx.Node] = field(default_factory=set)
     sizes: dict[fx.Node, int] = field(default_factory=dict)
+    pieces: list[str] = field(default_factory=list)
     names: dict[fx.Node, str] = field(default_factory=dict)
 
 
@@ -233,8 +255,8 @@ def run_node(
 
 
 def _check(node: fx.Node, result: Any) -> None:
-    if "value" in node.meta and result is not node.meta["value"]:
-        raise UnsupportedModel(
+    if "value" in node.meta and result != node.meta["value"]:
+        raise OtherValues(
             f"the model branches on what operation {node.name!r} makes of its inputs' values, "
             f"which is {result} now and was {node.meta['value']} when it was traced; trace it for "
             "each kind of batch (with and without padding, say), or take the branch out"
@@ -242,7 +264,7 @@ def _check(node: fx.Node, result: Any) -> None:
     if "shape" in node.meta:
         shapes = [tuple(tensor.shape) for tensor in tensors_of(result)]
         if shapes != node.meta["shape"]:
-            raise UnsupportedModel(
+            raise OtherValues(
                 f"operation {node.name!r} makes {shapes} of its inputs' values now and made "
                 f"{node.meta['shape']} when the model was traced; a plan is for one size"
             )

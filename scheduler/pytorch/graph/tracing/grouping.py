@@ -26,6 +26,7 @@ def put_together(found: FxTrace, kinds: Kinds, model: nn.Module) -> None:
         inside = [node for node in found.graph.nodes if node.meta.get("inside") == name]
         groups = _groups([node for node in inside if node in kinds.layers], kinds)
         if groups is None or not _independent(inside, groups, kinds, model):
+            kinds.pieces.append(name)
             continue
         kinds.groups |= groups
         kinds.joined |= {node for node, last in groups.items() if node is not last}

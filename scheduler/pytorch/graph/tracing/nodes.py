@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.graph.tracing.fx import casting
+from scheduler.pytorch.graph.tracing.fx import Untraceable, casting
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of
 
 _PLAIN: tuple[type, ...] = (
@@ -108,7 +108,8 @@ class ReadGuard(OperationMode):
         self.shaped |= torch.Tag.dynamic_output_shape in func.tags
         for tensor in tensors_of(result):
             where = storage_of(tensor)
-            if where is not None and where not in self._given:
+            # A view of a parameter is made by nobody: the next call of its module reads it, too.
+            if where is not None and where not in self._given and where not in self._own:
                 self._fresh[where] = _reference(tensor)
         return result
 
@@ -116,13 +117,15 @@ class ReadGuard(OperationMode):
 class Nodes:
     """Makes nodes, and knows the tensors that they stand for by identity.
 
-    `inside` is the name of the block that is looked into now, or "".
+    `inside` is the name of the block that is looked into now, or ""; `through` are the names of all
+    modules that are, outermost first.
     """
 
     def __init__(self, model: nn.Module, inputs: list[torch.Tensor]) -> None:
         self.graph = fx.Graph()
         self.guard = ReadGuard([*model.parameters(), *model.buffers()])
         self.inside = ""
+        self.through: list[str] = []
         own = [*model.named_parameters(), *model.named_buffers()]
         self._own = {id(tensor): name for name, tensor in reversed(own)}
         self._kind = type(model).__name__
@@ -148,7 +151,7 @@ class Nodes:
         under = torch.is_grad_enabled(), casting(self._inputs)
         if under != self._ambient:
             node.meta["under"] = under
-        node.meta["inside"] = self.inside
+        node.meta["inside"], node.meta["through"] = self.inside, tuple(self.through)
         # What takes a tuple of results apart draws nothing itself.
         node.meta["random"] = self.guard.drew and target is not operator.getitem
         self.guard.record()
@@ -220,11 +223,12 @@ class Nodes:
         return name
 
 
-def check_plain(leaves: Iterable[Any], said: str) -> None:
+def check_plain(leaves: Iterable[Any], said: str, leaf: str | None = None) -> None:
     """Raise `UnsupportedModel` for an object in which tensors could be hidden."""
-    for leaf in leaves:
-        if not (isinstance(leaf, _PLAIN) or callable(leaf)) or isinstance(leaf, nn.Module):
-            raise UnsupportedModel(
-                f"{said} an object of type {type(leaf).__name__}, in which tensors could be "
-                "hidden; use tensors, plain values and containers of them (and no cache)"
+    for each in leaves:
+        if not (isinstance(each, _PLAIN) or callable(each)) or isinstance(each, nn.Module):
+            raise Untraceable(
+                f"{said} an object of type {type(each).__name__}, in which tensors could be "
+                "hidden; use tensors, plain values and containers of them (and no cache)",
+                leaf=leaf,
             )

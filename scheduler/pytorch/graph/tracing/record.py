@@ -16,22 +16,38 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.caches import is_cache, left_out
-from scheduler.pytorch.graph.tracing.fx import Applied, Arguments, FxTrace, OnCopy, changed_in_place
+from scheduler.pytorch.graph.tracing.fx import (
+    Applied,
+    Arguments,
+    FxTrace,
+    OnCopy,
+    Untraceable,
+    changed_in_place,
+)
 from scheduler.pytorch.graph.tracing.nodes import Nodes, check_plain
+from scheduler.pytorch.model.step import loss_of
 from scheduler.pytorch.observe.autograd import saving_nothing
 from scheduler.pytorch.observe.dispatch import tensors_of
+
+NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+"""What fake tensors say where values are asked for."""
 
 _OF_THE_FORM = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "__len__"}
     | {"is_floating_point", "is_complex", "is_contiguous", "get_device", "type", "__hash__"}
     | {"__get__", "storage_offset", "is_signed", "is_inference", "is_tensor", "result_type"}
+    | {"__format__", "__repr__", "__str__"}
 )
-"""Functions whose results, where they are no tensors, do not depend on values."""
+"""Functions whose results, where they are no tensors, do not depend on values, or are messages."""
 
 
 class CallRecorder(TorchFunctionMode):
@@ -50,7 +66,7 @@ class CallRecorder(TorchFunctionMode):
         self._busy = False  # in a call that is recorded as a whole
         self._chance: Any = None  # the state of Python's random numbers after the latest leaf
 
-    def run(self, arguments: Arguments) -> FxTrace:
+    def run(self, arguments: Arguments, loss_fn: Callable[[Any], Any] | None = None) -> FxTrace:
         """Call the model; what it drew, and what it did to its buffers, is not undone."""
         self._chance = random.getstate()
         leaves = [
@@ -61,15 +77,21 @@ class CallRecorder(TorchFunctionMode):
         ]
         self._nodes = Nodes(self.model, tensors_of(leaves))
         args, kwargs = tree_unflatten(leaves, arguments.spec)
-        with saving_nothing(), self._patched(), self._nodes.guard, self:
-            output = self.model.forward(*args, **kwargs)
+        try:
+            with saving_nothing(), self._patched(), self._nodes.guard, self:
+                output = self.model.forward(*args, **kwargs)
+        except (UnsupportedModel, *NO_VALUES) as error:
+            raise self._located(error) from error
         self._check_chance()
         found, spec = tree_flatten(output)
         found = [None if is_cache(leaf) else leaf for leaf in found]
         check_plain(found, f"{type(self.model).__name__} returns")
         self._nodes.graph.output(self._nodes.map(found))
         through = tuple(sorted(self.through))
-        return FxTrace(self._nodes.graph, self._nodes.constants(), through, spec, self._handed)
+        trained = _trained(found, spec, loss_fn)
+        return FxTrace(
+            self._nodes.graph, self._nodes.constants(), through, spec, trained, self._handed
+        )
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -142,10 +164,10 @@ class CallRecorder(TorchFunctionMode):
     def _value(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
     ) -> None:
-        """Record a branch as a check; refuse what else is taken out of a tensor."""
+        """Record a branch or a count as a check; refuse what else is taken out of a tensor."""
         if value is None or name in _OF_THE_FORM:
             return
-        if not isinstance(value, bool):
+        if not all(isinstance(leaf, int) for leaf in tree_leaves(value)):
             raise UnsupportedModel(
                 f"operation {name.strip('_')!r} makes {type(value).__name__} from the values of a "
                 "tensor; name a block that contains it in leaves"
@@ -165,14 +187,49 @@ class CallRecorder(TorchFunctionMode):
         if (changed := left_out(name, UnsupportedModel, module, args, kwargs)) is not None:
             args = tuple(None if is_cache(value) else value for value in changed[0])
             kwargs = {k: None if is_cache(value) else value for k, value in changed[1].items()}
-        leaf = name in self._leaves or (
+        parts = name.split(".")
+        above = {".".join(parts[: i + 1]) for i in range(len(parts))}
+        # Part of a leaf that is called from outside of it is one, too.
+        leaf = bool(above & self._leaves and not above & self._opened) or (
             type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
             and not isinstance(module, nn.Sequential)
         )
         if leaf and name not in self._opened:
-            with self._alone():
-                return self._leaf(original, name, module, args, kwargs)
+            try:
+                with self._alone():
+                    return self._leaf(original, name, module, args, kwargs)
+            except (UnsupportedModel, *NO_VALUES) as error:
+                raise self._located(error) from error
         self.through.add(name)
+        self._nodes.through.append(name)
+        try:
+            return self._inside(original, name, module, args, kwargs)
+        except (UnsupportedModel, *NO_VALUES) as error:
+            raise self._located(error) from error
+        finally:
+            self._nodes.through.pop()
+
+    def _located(self, error: Exception) -> Untraceable:
+        """The error, with the place where the recording is now."""
+        if isinstance(error, Untraceable) and error.inside:
+            return error
+        said = str(error)
+        if isinstance(error, NO_VALUES):
+            said = (
+                f"{type(self.model).__name__} reads values of tensors ({error}), which fake "
+                "tensors do not have; trace and profile it with real ones, or name a block that "
+                "does so in leaves"
+            )
+        return Untraceable(said, tuple(self._nodes.through), getattr(error, "leaf", None))
+
+    def _inside(
+        self,
+        original: Callable[..., Any],
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         if name not in self._opened or self._nodes.inside:
             return original(module, *args, **kwargs)
         if name in self._handed:
@@ -202,7 +259,7 @@ class CallRecorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        check_plain(tree_leaves((args, kwargs)), f"module {name!r} is called with")
+        check_plain(tree_leaves((args, kwargs)), f"module {name!r} is called with", name)
         self._check_chance()
         given = tensors_of((args, kwargs))
         versions = [t._version for t in given]
@@ -210,7 +267,7 @@ class CallRecorder(TorchFunctionMode):
             output = original(module, *args, **kwargs)
         self._chance = random.getstate()
         leaves = tree_leaves(output)
-        check_plain(leaves, f"module {name!r} returns")
+        check_plain(leaves, f"module {name!r} returns", name)
         made = tensors_of(leaves)
         changed = [t for t, v in zip(given, versions, strict=True) if t._version != v]
         fresh = _once(
@@ -268,6 +325,23 @@ class CallRecorder(TorchFunctionMode):
         finally:
             nn.Module.__call__ = call  # type: ignore[method-assign]
             function.apply = apply  # type: ignore[method-assign]
+
+
+def _trained(
+    leaves: list[Any], spec: TreeSpec, loss_fn: Callable[[Any], Any] | None
+) -> tuple[int, ...]:
+    """Places, among what a model returns, of what a loss is made of; none where it is not known."""
+    graded = [k for k, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.requires_grad]
+    output = tree_unflatten(leaves, spec)
+    if loss_fn is None:
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        return tuple(k for k in graded if leaves[k] is loss)
+    apart = dict(enumerate(leaves)) | {k: leaves[k].detach().requires_grad_() for k in graded}
+    loss = loss_of(tree_unflatten(apart.values(), spec), loss_fn)
+    if not loss.requires_grad:
+        return ()
+    found = torch.autograd.grad(loss, [apart[k] for k in graded], allow_unused=True)
+    return tuple(k for k, gradient in zip(graded, found, strict=True) if gradient is not None)
 
 
 def _changes(name: str) -> bool:

@@ -1,0 +1,69 @@
+"""How each kind of plan is applied to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
+from scheduler.pytorch.graph.apply import apply_layers
+from scheduler.pytorch.graph.trace import is_traced
+from scheduler.pytorch.model.kind import check_plan
+from scheduler.pytorch.model.wrappers import bare
+
+
+def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+    """Train a model as `plan` says.
+
+    Of a chain each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the
+    plan nests), by the replaced forwards of its blocks: the model calls each in its place, with
+    arguments of its own, and hooks on it run then, not when it is recomputed. Between two blocks
+    of a segment the model may do what it likes but change the activation. Of a graph the model's
+    forward is replaced, and runs layer by layer: its code is traced in the first step, and again
+    for a batch of another form, and not run otherwise. Parameter names, hooks and the state dict
+    stay as they were. Without gradients everything runs as before. A generation cache that the
+    model makes stays empty. The model can be copied, pickled and saved whole with the plan on it.
+
+    Parameters
+    ----------
+    plan
+        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
+    model
+        The model that was profiled, or one with the same blocks; before or after `fully_shard`,
+        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
+    blocks
+        What `profile` was given: "auto", where the plan must have every block of a stack, or a
+        pattern or names, which must be those of the plan's blocks. A graph's plan needs none.
+
+    Returns
+    -------
+    Handle
+        ``handle.remove()`` undoes everything; also a context manager.
+
+    Raises
+    ------
+    InvalidPlan
+        The plan's layers are not the model's blocks, it nests deeper than Python goes, is one of
+        a compute graph, or does not say what its options keep. Of a graph's plan some of this can
+        only be seen in the first step.
+    UnsupportedModel
+        The model checkpoints already, or is wrapped in something that the plan does not survive;
+        or a pattern of blocks matches nothing.
+    """
+    check_plan(plan, "apply(plan, model)")
+    model = bare(model)
+    if plan.kind == "layer graph" or _is_of_a_trace(plan, model):
+        return apply_layers(plan, model)
+    return apply_chain(plan, model, blocks)
+
+
+def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:
+    """Whether a chain is a graph without branches: some of its layers are no blocks.
+
+    They are operations, the second call of a module, or several of these together.
+    """
+    modules = dict(model.named_modules())
+    inside = [name for name in plan.layers[1:-1] if name not in modules]
+    return bool(inside) and all(is_traced(name, modules) for name in inside)

@@ -1,0 +1,63 @@
+"""Thinned sets: plans that are never worse than those of the quick methods, and true bounds."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from solvers.chain.arrays import least_memory
+from solvers.chain.frontier import Frontier, solve
+from solvers.chain.methods import METHODS
+from solvers.chain.problem import Chain
+from solvers.problem import Layer
+from solvers.solution import Infeasible, Status, Unsuitable
+
+QUICK = ("every-layer", "uniform-sqrt", "uniform", "greedy", "single-level", "binomial")
+
+
+def uneven(seed: int, length: int) -> Chain:
+    draw = random.Random(seed)
+
+    def time() -> int:
+        return draw.randint(10**3, 10**6)
+
+    layers = (
+        Layer(f"{i}", time(), 2 * time(), draw.randint(1, 10**6), draw.randint(1, 10**7), time())
+        for i in range(length)
+    )
+    return Chain(tuple(layers), draw.randint(1, 10**6))
+
+
+ALIKE = Chain(tuple(Layer(f"{i}", 10**3, 2 * 10**3, 10, 10, 10**3) for i in range(40)), 10)
+
+
+@pytest.mark.parametrize("chain", [uneven(0, 30), uneven(9, 30), ALIKE], ids=["0", "9", "alike"])
+def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
+    whole = Frontier(chain)
+    few = Frontier(chain, max_points=16)
+    little = least_memory(len(chain), len(chain) ** 2 // 2 + len(chain))
+    tight = Frontier(chain, memory_limit=little)
+    assert not few.exact
+    top = chain.replay(chain.keep_all()).peak_bytes
+    for share in (0.35, 0.5, 0.7, 1):
+        budget = max(whole.points[0][0], int(top * share))
+        best = whole.solution(budget).time
+        known = []
+        for name in QUICK:
+            try:
+                known.append(METHODS[name].solve(chain, budget).time)
+            except (Infeasible, Unsuitable):
+                continue
+        solved = partial(solve, chain, max_points=16), partial(solve, chain, memory_limit=little)
+        for by in (*solved, few.solution, tight.solution):
+            found = by(budget)
+            assert chain.replay(found.schedule).peak_bytes == found.peak_bytes <= budget
+            assert found.lower_bound_time <= best <= found.time <= min(known, default=found.time)
+            assert found.status is not Status.OPTIMAL or found.time == best
+    pairs = [chain.replay(few.solution(peak).schedule) for peak, _ in few.points]
+    assert all(
+        done.peak_bytes <= peak and done.time <= time
+        for done, (peak, time) in zip(pairs, few.points, strict=True)
+    )
