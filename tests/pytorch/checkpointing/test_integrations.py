@@ -136,7 +136,7 @@ class Skip(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.one(x)
-        return self.one(torch.tanh(self.other(x) + x))  # type: ignore[no-any-return]
+        return self.one(self.other(torch.tanh(x)) + x)  # type: ignore[no-any-return]
 
 
 @pytest.mark.usefixtures("one_process")
@@ -145,7 +145,8 @@ def test_a_graph_in_ddp_is_what_is_inside() -> None:
     reference = gradients(bare, X, mean_square)
     wrapped: Any = DistributedDataParallel(bare)
     costs = profile_graph(wrapped, X, mean_square)
-    assert costs.names == ("one", "other+add", "tanh", "one#2", "loss")
+    assert costs.names == profile_graph(bare, X, mean_square).names
+    assert "one#2" in costs.names
     with apply_graph(solve(costs, budget=10**12), trace(wrapped, X), wrapped):
         found = gradients(wrapped, X, mean_square)
     assert_equal({name.removeprefix("module."): g for name, g in found.items()}, reference)
