@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch import nn
 
 ROWS, LENGTH = 2, 48
 
-_IMAGE = r"^(pixel_values|image|images|image_pixel_values|pixel_values_images)$"
+TARGETS = ("labels", "start_positions", "return_loss", "mask_labels")
+
+Batch = dict[str, Any]
 
 
 class Batches:
@@ -23,44 +26,109 @@ class Batches:
         self.kind = type(model).__name__
         self.takes = set(inspect.signature(model.forward).parameters)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        main = getattr(self.model, "main_input_name", "input_ids")
-        inputs = self.inputs()
-        text = {key: value for key, value in inputs.items() if "ids" in key}
-        labels = self.labels()
-        for batch in (inputs, text, {k: v for k, v in inputs.items() if k == main}):
-            if not batch:
-                continue
-            for target in labels:
-                yield {**batch, **target}
-            yield batch
+    def __iter__(self) -> Iterator[Batch]:
+        """Every batch in which each kind of input has one of the forms that it may have."""
+        ids = {k: self.tokens(LENGTH) for k in self.takes if k in ("input_ids", "inputs")}
+        if "bbox" in self.takes:
+            ids["bbox"] = torch.tensor([1, 2, 8, 9]).expand(ROWS, LENGTH, 4).contiguous()
+        if "decoder_input_ids" in self.takes and "labels" not in self.takes:
+            ids["decoder_input_ids"] = self.tokens(LENGTH)
+        senses = [forms for forms in (self.pictures(), self.films(), self.sounds()) if forms]
+        for forms in product(*senses):
+            batch = dict(ids)
+            for form in forms:
+                batch |= form
+            yield from self.labelled(self.with_places(batch) if forms else batch)
+            if forms and ids:
+                yield from self.labelled({k: v for k, v in batch.items() if k not in ids})
+        if senses and ids:
+            yield from self.labelled(ids)
 
-    def inputs(self) -> dict[str, Any]:
-        """One input of every kind that the model takes."""
-        found: dict[str, Any] = {}
-        ids = self.tokens(LENGTH)
-        for name in self.takes:
-            if name in ("input_ids", "decoder_input_ids"):
-                found[name] = ids
-            elif name == "bbox":
-                found[name] = torch.tensor([1, 2, 8, 9]).expand(ROWS, LENGTH, 4).contiguous()
-            elif re.search(_IMAGE, name):
-                found[name] = self.image()
-            elif name in ("pixel_values_videos", "video"):
-                found[name] = self.image()[:, None].repeat(1, 4, 1, 1, 1)
-            elif name in ("input_features", "audio_features", "audio_input_features"):
-                found[name] = self.sound()
-            elif name in ("input_values", "audio_values", "audio"):
-                found[name] = noise(ROWS, 4000)
-            elif name in ("past_values", "context", "past_time_features"):
-                found[name] = noise(ROWS, LENGTH)
-            elif name == "inputs":
-                found[name] = ids
-        if "decoder_input_ids" in found and "labels" in self.takes:
-            del found["decoder_input_ids"]
-        return found
+    def labelled(self, batch: Batch) -> Iterator[Batch]:
+        """The batch with targets of what the model may be for, and without."""
+        for target in self.targets(batch):
+            yield {**batch, **target}
+        yield batch
 
-    def labels(self) -> list[dict[str, Any]]:
+    def pictures(self) -> list[Batch]:
+        """Pictures of the size that the configuration says."""
+        name = next((k for k in self.takes if re.search(r"^(pixel_values|images?)$", k)), None)
+        if name is None:
+            return []
+        channels, size = self.number("num_channels", 3), self.number("image_size", 64)
+        patch, frames = self.number("patch_size", 8), self.number("num_frames", 4)
+        if "image_grid_thw" in self.takes:
+            inside = 3 * self.number("temporal_patch_size", 1) * patch * patch
+            grid = torch.tensor([[1, 4, 4]] * ROWS)
+            return [{name: noise(16 * ROWS, inside), "image_grid_thw": grid}]
+        if "spatial_shapes" in self.takes:
+            shapes = torch.tensor([[4, 4]] * ROWS)
+            mask = torch.ones(ROWS, 16, dtype=torch.long)
+            values = noise(ROWS, 16, 3 * patch * patch)
+            return [{name: values, "spatial_shapes": shapes, "pixel_attention_mask": mask}]
+        one = {name: noise(ROWS, channels, size, size)}
+        return [
+            one,
+            {name: one[name][:, None].repeat(1, frames, 1, 1, 1)},
+            {name: one[name][:, None]},
+        ]
+
+    def films(self) -> list[Batch]:
+        """Films, where there is an input for them and none for pictures."""
+        if "pixel_values_videos" not in self.takes or "pixel_values" in self.takes:
+            return []
+        size, frames = self.number("image_size", 64), self.number("num_frames", 4)
+        return [{"pixel_values_videos": noise(ROWS, frames, 3, size, size)}]
+
+    def sounds(self) -> list[Batch]:
+        """Sound as features or as samples, whichever way round."""
+        masks = {
+            k: torch.ones(ROWS, 128, dtype=torch.long)
+            for k in self.takes
+            if re.search(r"(input_features|feature_attention|feature)_mask$", k)
+        }
+        if "input_features" in self.takes:
+            mels = dict.fromkeys([self.number(k, 16) for k in ("num_mel_bins", "feature_size")])
+            length = min(2 * self.number("max_source_positions", 64), 256)
+            masks = {k: torch.ones(ROWS, length, dtype=torch.long) for k in masks}
+            forms = [noise(ROWS, mel, length) for mel in mels]
+            forms += [form.transpose(1, 2).contiguous() for form in forms]
+            return [{"input_features": form, **masks} for form in forms]
+        name = next((k for k in ("input_values", "audio_values") if k in self.takes), None)
+        if name is None:
+            return []
+        return [
+            {name: noise(ROWS, 4000)},
+            {name: noise(ROWS, 1, 3840)},
+            {name: noise(ROWS, 128, self.number("num_mel_bins", 16))},
+        ]
+
+    def with_places(self, batch: Batch) -> Batch:
+        """Text with as many places for pictures as the model says that it has features for."""
+        token = next(
+            (
+                value
+                for key in ("image_token_id", "image_token_index", "audio_token_id")
+                if isinstance(value := getattr(self.config, key, None), int)
+            ),
+            None,
+        )
+        if token is None or "input_ids" not in batch:
+            return batch
+        if "mm_token_type_ids" in self.takes:
+            batch = {**batch, "mm_token_type_ids": torch.zeros_like(batch["input_ids"])}
+        try:
+            with torch.no_grad():
+                self.model(**batch)
+        except Exception as error:
+            if found := re.search(r"features:? *(\d+)", str(error)):
+                places = torch.full((ROWS, int(found[1]) // ROWS), token)
+                ids = torch.cat([places, batch["input_ids"]], 1)
+                kinds = {k: (ids == token).long() for k in batch if k == "mm_token_type_ids"}
+                return {**batch, **kinds, "input_ids": ids}
+        return batch
+
+    def targets(self, batch: Batch) -> list[Batch]:
         """Targets, by what the model is for."""
         kind, takes = self.kind, self.takes
         some = torch.arange(ROWS)
@@ -68,26 +136,24 @@ class Batches:
             return [{"start_positions": some, "end_positions": some + 3}]
         if "return_loss" in takes:
             return [{"return_loss": True}]
+        every = {"labels": batch.get("input_ids", self.tokens(LENGTH))}
         if "next_sentence_label" in takes:
-            return [{"labels": self.tokens(LENGTH), "next_sentence_label": some % 2}]
+            return [{**every, "next_sentence_label": some % 2}]
+        size = self.number("image_size", 64)
         if "mask_labels" in takes:
-            size = _number(self.config, "image_size", 64)
             masks = [torch.ones(1, size, size) for _ in range(ROWS)]
             return [{"mask_labels": masks, "class_labels": [torch.tensor([0])] * ROWS}]
         if "labels" not in takes:
             return []
         if re.search("Detection|Pose", kind):
-            box = {"class_labels": torch.tensor([0, 1]), "boxes": torch.rand(2, 4) / 2 + 0.2}
-            return [{"labels": [box] * ROWS}]
+            boxes = torch.tensor([[0.4, 0.4, 0.3, 0.3], [0.6, 0.5, 0.2, 0.4]])
+            return [{"labels": [{"class_labels": torch.tensor([0, 1]), "boxes": boxes}] * ROWS}]
         if "SemanticSegmentation" in kind:
-            size = _number(self.config, "image_size", 64)
             return [{"labels": torch.zeros(ROWS, size, size, dtype=torch.long)}]
-        whole = {"labels": some % 2}
-        every = {"labels": self.tokens(LENGTH)}
-        short = {"labels": self.tokens(6)}
+        whole, short = {"labels": some % 2}, {"labels": self.tokens(6)}
         if "TokenClassification" in kind or "FrameClassification" in kind:
             return [{"labels": every["labels"] % 2}]
-        if "CTC" in kind or "RNNT" in kind or "TDT" in kind:
+        if re.search("CTC|RNNT|TDT", kind):
             return [short]
         if re.search("Classification|XVector|Multiple", kind):
             return [whole]
@@ -95,27 +161,13 @@ class Batches:
 
     def tokens(self, length: int) -> torch.Tensor:
         """Ids of words that mean nothing else."""
-        known = _numbers(self.config, "vocab_size")
-        largest = min([100, *(v - 1 for v in known if v > 8)])
+        largest = min([96, *(v - 1 for v in _numbers(self.config, "vocab_size") if v > 8)])
         generator = torch.Generator().manual_seed(0)
-        low = min(16, largest // 2)
-        return torch.randint(low, largest, (ROWS, length), generator=generator)
+        return torch.randint(min(16, largest // 2), largest, (ROWS, length), generator=generator)
 
-    def image(self) -> torch.Tensor:
-        """Pictures of the size that the configuration says."""
-        channels = _number(self.config, "num_channels", 3)
-        if channels > 9:
-            channels = 3
-        size = _number(self.config, "image_size", 64)
-        return noise(ROWS, channels, size, size)
-
-    def sound(self) -> torch.Tensor:
-        """Features of sound, as many as there are positions for."""
-        mel = _number(self.config, "num_mel_bins", 16)
-        length = 2 * _number(self.config, "max_source_positions", 64)
-        if re.search("Whisper|Audio|Voxtral|Qwen", self.kind):
-            return noise(ROWS, mel, length)
-        return noise(ROWS, length, mel)
+    def number(self, key: str, default: int) -> int:
+        """The first field of this name, here or nested."""
+        return next(iter(_numbers(self.config, key)), default)
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -124,17 +176,12 @@ def noise(*shape: int) -> torch.Tensor:
 
 
 def _numbers(config: Any, key: str) -> list[int]:
-    """The field of this name in a configuration and in those nested in it."""
     found: list[int] = []
     for name, value in vars(config).items():
         if name == key:
-            pair = isinstance(value, list | tuple)
-            if isinstance(value[0] if pair and value else value, int):
-                found.append(value[0] if pair else value)
+            pair = isinstance(value, list | tuple) and bool(value)
+            if isinstance(first := value[-1] if pair else value, int):
+                found.append(first)
         elif hasattr(value, "to_dict"):
             found += _numbers(value, key)
     return found
-
-
-def _number(config: Any, key: str, default: int) -> int:
-    return next(iter(_numbers(config, key)), default)

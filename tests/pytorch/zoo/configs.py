@@ -18,6 +18,8 @@ POSITIONS, IMAGE, PATCH, WINDOW = 128, 64, 8, 16
 
 _LARGEST = [  # the first pattern that a name matches says what a larger integer becomes
     (r"type_vocab|chunk_size_feed|num_labels|nextn|num_channels|^in_channels$|stride|kernel", None),
+    (r"groups$", 4),
+    (r"mamba_n(um)?_heads", 8),
     (r"key_value_heads|kv_heads|num_kv|^kv_n_heads|multi_query_group", 2),
     (r"heads|n_head$|head_num|attention_head", HEADS),
     (r"experts_per_tok|top_k$|topk$|moe_k$|num_selected", 2),
@@ -26,7 +28,11 @@ _LARGEST = [  # the first pattern that a name matches says what a larger integer
     (r"vocab|num_embeddings|codebook_size|codevectors_per_group", VOCABULARY),
     (r"image_size|img_size|^resolution|crop_size|input_resolution|base_image", IMAGE),
     (r"patch_size", PATCH),
-    (r"sliding_window|window_size|local_attention|attention_window|chunk_size|chunk_length", WINDOW),
+    (r"^window_size", 4),
+    (
+        r"sliding_window|window_size|local_attention|attention_window|chunk_size|chunk_length",
+        WINDOW,
+    ),
     (r"position|max_seq|context_length|block_size|max_length|n_ctx|rel_extent", POSITIONS),
     (r"head_dim|head_size|dim_head|d_kv|d_head|rotary_dim|kv_channels|key_dim$", HEAD_DIM),
     (r"lora_rank|_rank$", 16),
@@ -62,6 +68,10 @@ class _Shrunk:
             )
             if key in known and (shrunk is not value):
                 new[key] = shrunk
+        if "num_key_value_heads" in old and old["num_key_value_heads"] in (None, _heads_of(old)):
+            new["num_key_value_heads"] = new.get("num_attention_heads", _heads_of(old))
+        if "head_dim" in known and old["head_dim"] is None:
+            new["head_dim"] = HEAD_DIM
         new |= {key: value for key, value in given.items() if "." not in key}
         return type(config)(**new)
 
@@ -74,11 +84,17 @@ class _Shrunk:
                 return self.token(value)
             return shrink(key, value)
         if isinstance(value, list | tuple) and value:
+            if key == "mrope_section":
+                return [2, 1, 1]
             if re.search(r"token_id", key):
                 return type(value)(self.token(v) for v in value)
             return type(value)(_listed(key, list(value), layers))
         if isinstance(value, dict) and key in ("size", "image_size"):
             return {k: min(v, IMAGE) if isinstance(v, int) else v for k, v in value.items()}
+        if isinstance(value, dict) and key in ("rope_parameters", "rope_scaling"):
+            return {
+                k: self.value(k, v, layers) if k == "mrope_section" else v for k, v in value.items()
+            }
         return value
 
     def token(self, value: int) -> int:
@@ -92,6 +108,8 @@ def shrink(key: str, value: int) -> int:
     """What an integer of this name becomes."""
     for pattern, largest in _LARGEST:
         if re.search(pattern, key):
+            if pattern == r"groups$" and value > WIDTH:
+                return WIDTH  # of a depthwise convolution
             return value if largest is None else min(value, largest)
     return value
 
@@ -99,6 +117,10 @@ def shrink(key: str, value: int) -> int:
 def tiny(config: PreTrainedConfig, given: dict[str, Any] | None = None) -> PreTrainedConfig:
     """A configuration of a model of a few layers with small sizes."""
     return _Shrunk().config(config, given or {})
+
+
+def _heads_of(fields_: dict[str, Any]) -> Any:
+    return fields_.get("num_attention_heads", fields_.get("n_head"))
 
 
 def _is_layers(key: str) -> bool:
@@ -123,6 +145,10 @@ def _listed(key: str, value: list[Any], layers: int) -> list[Any]:
         return [min(v, PATCH) for v in value]
     if re.search(_LISTS, key) and not re.search(r"kernel|stride|window|patch", key):
         least = 1 if "heads" in key else 16
-        factor = max(min(value) / least, 1)
-        return [max(least, math.ceil(v / factor / least) * least) for v in value]
+        # Channels of pictures stay.
+        large = value if "heads" in key else [v for v in value if v > 4] or value
+        factor = max(min(large) / least, 1)
+        return [
+            max(least, math.ceil(v / factor / least) * least) if v in large else v for v in value
+        ]
     return value
