@@ -232,7 +232,7 @@ class _Run:
             forward_peak=max(self._together - forward.before_kept, forward.after_peak),
             drop_peak=None,
             backward_peak=turn.after_peak,
-            gradient_bytes=max(turn.after_live - forward.loss_bytes, 0),
+            gradient_bytes=turn.after_live,
             forward_time=times[1],
             recompute_time=times[1],
             backward_time=times[2],
