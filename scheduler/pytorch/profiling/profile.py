@@ -152,21 +152,17 @@ def _profile(
     with ambient.inside(model, cache=True):
         ends = see_ends(model, inputs, loss_fn, found, clock)
     seen, runs = _see_blocks(found, ends, clock, ambient, options)
-    # What the model's code refers to while its blocks run forward for the first time matters only
-    # where a forward could set the peak. There it is on top of every forward: the safe side.
-    local = ends.local_bytes
-    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks, _ in seen):
-        local = 0
     casts = ambient.cached_bytes(
         [block.module for block in found], all_of_first=not ends.needs_grad
     )
     layers = []
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
-    for (peaks, ways), block in zip(seen, found, strict=True):
-        layer = peaks.with_more_in_forward(local + casts).cost(block.name)
+    more = [casts + size for size in _local_bytes(ends, [peaks for peaks, _ in seen])]
+    for (peaks, ways), block, size in zip(seen, found, more, strict=True):
+        layer = peaks.with_more_in_forward(size).cost(block.name)
         if ways is not None:
-            costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
+            costs_of = tuple(way.cost(peaks, size) for way in ways.ways)
             layer = replace(layer, options=costs_of)
         layers.append(layer)
     last = "loss" if isinstance(model, nn.Sequential) else "head"
@@ -177,6 +173,21 @@ def _profile(
     )
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
+
+
+def _local_bytes(ends: Ends, seen: list[Peaks]) -> list[int]:
+    """By how much each block's forward is higher for what the model's own code still refers to.
+
+    That is there only while the blocks run forward for the first time, and matters only where that
+    forward could set the peak: the backward of the same block comes with the gradients that those
+    above it have left. Where it could, it is on top of every forward of the block: the safe side.
+    """
+    local, left, found = ends.local_bytes, ends.after.gradient_bytes, []
+    for peaks in reversed(seen):
+        enough = peaks.spare_bytes + left >= local + ends.after.output_bytes
+        found.append(0 if enough else local)
+        left += peaks.gradient_bytes
+    return found[::-1]
 
 
 def _see_blocks(
