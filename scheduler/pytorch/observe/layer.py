@@ -19,6 +19,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
 from scheduler.pytorch.observe.buffers import Buffers
 from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
@@ -113,7 +114,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         recompute_time=again,
         backward_time=backward,
         repeatable=again_peak is not None,
-        again_peak=again_peak or 0,
+        again_peak=max((again_peak or 0) - peaks.shared_bytes, 0),
     )
     return peaks, layout
 
@@ -169,6 +170,10 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         del out
+        # On its modules a recomputation leaves its own beside it; in a container, in its place.
+        parts = [vars(part) for part in layer.module.modules()]
+        on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
+        shared = tracker.live("drop")
         gradients = _Gradients()
         box: list[Any] = []
         with tracker.tag("input"):
@@ -207,13 +212,15 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
-        saved_bytes=saved,
+        saved_bytes=max(saved - shared, 0),
         input_saved=input_saved,
         output_saved=output_saved,
-        forward_peak=forward_peak,
-        drop_peak=drop_peak,
-        backward_peak=backward_peak,
-        gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
+        forward_peak=forward_peak - shared,
+        drop_peak=drop_peak - shared,
+        backward_peak=backward_peak - shared,
+        gradient_bytes=max(stays - made - shared, 0) if scalar.requires_grad else 0,
+        left_bytes=on_modules + shared,
+        shared_bytes=shared,
     )
     return peaks, layout
 

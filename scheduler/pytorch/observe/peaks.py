@@ -30,6 +30,8 @@ class Peaks:
     backward_time: float = 0.0
     repeatable: bool = True
     again_peak: int = 0
+    left_bytes: int = 0
+    shared_bytes: int = 0
 
     @property
     def spare_bytes(self) -> int:

@@ -168,8 +168,10 @@ def _profile(
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
+    # What dropped forwards leave is there until the step is over: for kept ones the safe side.
+    left = sum(peaks.left_bytes for peaks, _ in seen)
     costs = CostGraph(
-        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
+        tuple(layers), input_bytes=ends.held_bytes + left, name=type(model).__name__, time_unit="ms"
     )
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
@@ -241,8 +243,11 @@ def _see_blocks(
 def _alone(
     block: CalledBlock, forward: Callable[..., Any], call: Call
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
+
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
+        held[:] = [handed.without_activation()]
         return split_output(block.name, handed.run(forward, activation))[0]
 
     return run
