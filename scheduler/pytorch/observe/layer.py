@@ -164,18 +164,22 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
     layer.clear()
     tracker = MemoryTracker()
+    box: list[Any] = []
     with tracker:
         with tracker.tag("drop"), saving_nothing():
             out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
+        with tracker.tag("sink"):
+            graph = Sink.apply(out, box)  # held by what follows, without the output
         del out
         # On its modules a recomputation leaves its own beside it; in a container, in its place.
         parts = [vars(part) for part in layer.module.modules()]
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
+        left = tracker.live("drop")
+        del graph  # with leaves that it made itself, which no recomputation frees
         shared = tracker.live("drop")
         gradients = _Gradients()
-        box: list[Any] = []
         with tracker.tag("input"):
             # A copy that nobody else holds: it is live afterwards only if the layer saves it.
             source = [template.clone()]
@@ -212,14 +216,14 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
-        saved_bytes=max(saved - shared, 0),
+        saved_bytes=max(saved - left, 0),
         input_saved=input_saved,
         output_saved=output_saved,
-        forward_peak=forward_peak - shared,
-        drop_peak=drop_peak - shared,
-        backward_peak=backward_peak - shared,
-        gradient_bytes=max(stays - made - shared, 0) if scalar.requires_grad else 0,
-        left_bytes=on_modules + shared,
+        forward_peak=forward_peak - left,
+        drop_peak=drop_peak - left,
+        backward_peak=backward_peak - left,
+        gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
+        left_bytes=on_modules + left,
         shared_bytes=shared,
     )
     return peaks, layout
