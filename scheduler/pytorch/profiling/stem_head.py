@@ -232,7 +232,7 @@ class _Run:
             forward_peak=max(self._together - forward.before_kept, forward.after_peak),
             drop_peak=None,
             backward_peak=turn.after_peak,
-            gradient_bytes=turn.after_live,
+            gradient_bytes=max(turn.after_live - forward.loss_bytes, 0),
             forward_time=times[1],
             recompute_time=times[1],
             backward_time=times[2],
@@ -258,7 +258,8 @@ class _Run:
                 output_saved=output_saved,
                 forward_peak=start.forward_peak - side,
                 drop_peak=None,
-                backward_peak=self.before_backward_peak,
+                # With the root of the backward, which a block that is run by itself has, too.
+                backward_peak=self.before_backward_peak + forward.loss_bytes,
                 gradient_bytes=max(self.before_gradient, 0),
                 forward_time=times[0],
                 recompute_time=times[0],
