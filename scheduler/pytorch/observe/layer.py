@@ -120,7 +120,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         recompute_time=recompute,
         backward_time=backward,
         repeatable=again is not None,
-        again_peak=again_peak + peaks.state_bytes if again_peak else 0,
+        again_peak=max(again_peak + peaks.state_bytes - peaks.shared_bytes, 0) if again_peak else 0,
         early_bytes=early,
     )
     return peaks.with_more_in_forward(layer.state.copied_bytes), layout
@@ -174,15 +174,23 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     layer.clear()
     writes = Writes(layer.state)
     tracker = MemoryTracker(writes)
+    box: list[Any] = []
     with tracker:
         with tracker.tag("drop"), saving_nothing():
             out = layer.forward(door, [template])
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
+        with tracker.tag("sink"):
+            graph = Sink.apply(out, box)  # held by what follows, without the output
         del out
+        # On its modules a recomputation leaves its own beside it; in a container, in its place.
+        parts = [vars(part) for root in layer.state.roots for part in root.modules()]
+        on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
+        left = tracker.live("drop")
+        del graph  # with leaves that it made itself, which no recomputation frees
+        shared = tracker.live("drop")
         layer.state.put()
         gradients = _Gradients()
-        box: list[Any] = []
         with tracker.tag("input"):
             # A copy that nobody else holds: it is live afterwards only if the layer saves it.
             source = [template.clone()]
@@ -219,14 +227,16 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
     peaks = Peaks(
         input_bytes=storage_bytes(template),
         output_bytes=output_bytes,
-        saved_bytes=saved,
+        saved_bytes=max(saved - left, 0),
         input_saved=input_saved,
         output_saved=output_saved,
-        forward_peak=forward_peak,
-        drop_peak=drop_peak,
-        backward_peak=backward_peak,
-        gradient_bytes=max(stays - made, 0) if scalar.requires_grad else 0,
+        forward_peak=forward_peak - left,
+        drop_peak=drop_peak - left,
+        backward_peak=backward_peak - left,
+        gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
         state_bytes=writes.copied_bytes,
+        left_bytes=on_modules + left,
+        shared_bytes=shared,
     )
     return peaks, layout
 

@@ -194,11 +194,6 @@ def _profile(
     with ambient.inside(model, cache=True):
         ends = see_ends(model, inputs, loss_fn, found, clock)
     seen, runs = _see_blocks(found, ends, clock, ambient, options)
-    # What the model's code refers to while its blocks run forward for the first time matters only
-    # where a forward could set the peak. There it is on top of every forward: the safe side.
-    local = ends.local_bytes
-    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks, _ in seen):
-        local = 0
     casts = ambient.cached_bytes(
         [block.module for block in found], all_of_first=not ends.needs_grad
     )
@@ -206,8 +201,9 @@ def _profile(
     if ends.before is not None:
         layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
     kinds = {peaks for peaks, _ in seen}
-    for (peaks, ways), block in zip(seen, found, strict=True):
-        more = local + casts + max(peaks.more_before(last) for last in kinds)
+    local = _local_bytes(ends, [peaks for peaks, _ in seen])
+    for (peaks, ways), block, size in zip(seen, found, local, strict=True):
+        more = size + casts + max(peaks.more_before(last) for last in kinds)
         layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
@@ -216,8 +212,9 @@ def _profile(
     last = "loss" if isinstance(model, nn.Sequential) else "head"
     after = ends.after.with_more_in_forward(casts)
     layers.append(after.cost(_free(last, model), recomputable=False))
-    # A checkpoint holds what its blocks change on their modules as it was before.
-    held = ends.held_bytes + sum(peaks.state_bytes for peaks, _ in seen)
+    # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
+    # forwards leave is there until the step is over: for kept ones the safe side.
+    held = ends.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
     costs = CostGraph(tuple(layers), input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
@@ -238,6 +235,21 @@ def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -
                     "once a step and a plan once a use, so that its gradient would be rounded "
                     "otherwise; train with torch.autocast(..., cache_enabled=False)"
                 )
+
+
+def _local_bytes(ends: Ends, seen: list[Peaks]) -> list[int]:
+    """By how much each block's forward is higher for what the model's own code still refers to.
+
+    That is there only while the blocks run forward for the first time, and matters only where that
+    forward could set the peak: the backward of the same block comes with the gradients that those
+    above it have left. Where it could, it is on top of every forward of the block: the safe side.
+    """
+    local, left, found = ends.local_bytes, ends.after.gradient_bytes, []
+    for peaks in reversed(seen):
+        enough = peaks.spare_bytes + left >= local + ends.after.output_bytes
+        found.append(0 if enough else local)
+        left += peaks.gradient_bytes
+    return found[::-1]
 
 
 def _see_blocks(
@@ -298,12 +310,15 @@ def _see_blocks(
 def _alone(
     block: CalledBlock, forward: Callable[..., Any], call: Call
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
+
     def once(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = for_one_run(block.module, args, kwargs)
         return forward(*args, **kwargs)
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
+        held[:] = [handed.without_activation()]
         return split_output(block.name, handed.run(once, activation))[0]
 
     return run

@@ -271,7 +271,8 @@ class _Run:
                 output_saved=output_saved,
                 forward_peak=start.forward_peak - side,
                 drop_peak=None,
-                backward_peak=self.before_backward_peak,
+                # With the root of the backward, which a block that is run by itself has, too.
+                backward_peak=self.before_backward_peak + forward.loss_bytes,
                 gradient_bytes=max(self.before_gradient, 0),
                 forward_time=times[0],
                 recompute_time=times[0],

@@ -1,0 +1,89 @@
+"""What is still there when a forward that keeps nothing is over, and to the end of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from scheduler import frontier
+from scheduler.pytorch import apply, measure, profile
+from tests.pytorch import models
+from tests.pytorch.models import Case, mean_square, noise
+from tests.pytorch.profiling.test_modules import Model
+
+X = noise(96, 16)
+
+
+class Sharing(nn.Module):
+    """A block that leaves its keys: in a container that all are handed, or on itself."""
+
+    keys: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.out = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor, shared: dict[Any, torch.Tensor] | None = None) -> Any:
+        key = self.key(x)
+        if shared is None:
+            self.keys = key.detach().clone()
+        else:
+            shared[id(self)] = key
+        return x + self.out(torch.tanh(key))
+
+
+class Shared(Model):
+    """Its blocks put their keys into one dict."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        shared: dict[Any, torch.Tensor] = {}
+        for block in self.blocks:
+            x = block(x, shared=shared)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+class OwnLeaf(nn.Module):
+    """A block that makes a leaf: autograd's graph holds it, recomputed or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = models.mlp()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        leaf = torch.zeros(96, 64).requires_grad_()
+        return self.inner(x) + leaf.mean(1, keepdim=True)
+
+
+def swept(this: Case) -> list[tuple[int, int]]:
+    """Predicted and measured peak of the plans of a whole frontier."""
+    trades = frontier(profile(this.model, this.inputs, this.loss_fn))
+    found = []
+    for peak, _ in trades:
+        with apply(trades.plan(peak), this.model):
+            found.append((peak, measure(this.model, this.inputs, this.loss_fn).peak_bytes))
+    assert all(measured <= predicted for predicted, measured in found), found
+    return found
+
+
+def test_keys_in_a_container_that_blocks_share() -> None:
+    swept(Case(Shared(Sharing), X, mean_square))
+
+
+def test_keys_on_the_block() -> None:
+    swept(Case(Model(Sharing), X, mean_square))
+
+
+def test_a_leaf_that_the_block_makes() -> None:
+    found = swept(Case(Model(OwnLeaf), X, mean_square))
+    assert found[-1][0] <= 1.06 * found[-1][1]
+
+
+def test_the_root_of_the_backward_is_there_to_its_end() -> None:
+    """The embedding's backward sets the peak: its gradients are large, the blocks small."""
+    model = Model(lambda: models.thin(1)[0], depth=2)
+    model.embed = nn.Sequential(nn.Linear(16, 2048), nn.Linear(2048, 16))
+    found = swept(Case(model, X, mean_square))
+    assert found[-1][0] == found[-1][1]
