@@ -125,6 +125,7 @@ def test_fit_reads_a_config(capsys: Capture, tmp_path: Path) -> None:
         ((), "no model given; add one, as in --model llama-3-8b"),
         (("--model", "llama-3-9b"), "there is no shape 'llama-3-9b'; did you mean 'llama-3-8b'?"),
         ((*LLAMA, "--gpu", "h1000"), "gpu must be one of"),
+        ((*LLAMA, "--gpu", "mi300"), "give the memory that it has as --budget"),
         ((*LLAMA, "--zero", "4"), "zero must be 0, 1, 2, 3 or 'fsdp', got 4"),
         ((*LLAMA, "--zero", "three"), "zero must be 0, 1, 2, 3 or 'fsdp', got 'three'"),
         ((*LLAMA, "--batch", "0"), "batch must be a whole number >= 1, got 0"),

@@ -578,6 +578,7 @@ def test_a_fit_is_frozen_and_pickles() -> None:
     ("arguments", "message"),
     [
         ({"gpu": "h1000"}, "gpu must be one of 'a100-40', "),
+        ({"gpu": "h1000"}, "; for another GPU give the memory that it has as budget; did you"),
         ({"batch": 0}, "batch must be a whole number >= 1, got 0"),
         ({"sequence": -1}, "sequence must be a whole number >= 1, got -1"),
         ({"sequence": 1.5}, "sequence must be a whole number >= 1, got 1.5"),

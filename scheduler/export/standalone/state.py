@@ -305,6 +305,12 @@ class Snapshot:
         return name_of([*self.roots, *self.handed], gone[0]) if gone else None
 
     @property
+    def changed(self) -> str | None:
+        """The type of something that holds others than before."""
+        found = (type(v).__name__ for kind, v, copy in self.cells if not kind.same(v, copy))
+        return next(found, None)
+
+    @property
     def left_tensors(self) -> str | None:
         """The type of something in which tensors lie that were not there before."""
         known = {id(tensor) for tensor, _, _ in self.tensors}

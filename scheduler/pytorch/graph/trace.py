@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_unflatten
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
+from scheduler.export.standalone.state import named_state
 from scheduler.pytorch.graph.layer import Task, keep
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
@@ -172,7 +173,9 @@ def _record(
     opened: frozenset[str] = frozenset()
     while True:
         recorder = CallRecorder(model, frozenset(leaves), opened)
+        before = _marks(model)
         found = recorder.run(arguments, loss_fn)
+        _check_state(model, before, recorder.through)
         if not recorder.several:
             break
         opened |= recorder.several
@@ -182,6 +185,30 @@ def _record(
                 f"leaf {name!r} is never called by the model; name modules whose forward runs"
             )
     return found
+
+
+def _marks(model: nn.Module) -> dict[str, Any]:
+    """Something for all that a forward may change, which is another where it has."""
+    return {
+        name: (id(value), value._version) if isinstance(value, torch.Tensor) else repr(value)
+        for name, value in named_state(model).items()
+    }
+
+
+def _check_state(model: nn.Module, before: dict[str, Any], through: Iterable[str]) -> None:
+    """Raise `Untraceable` where code that no layer runs changes something: no plan would."""
+    opened, modules = {"", *through}, dict(model.named_modules())
+    now = _marks(model)
+    for name in {**before, **now}:
+        parts = name.split(".")
+        above = (".".join(parts[:n]) for n in reversed(range(len(parts))))
+        owner = next(path for path in above if path in modules)
+        if owner in opened and before.get(name) != now.get(name):
+            raise Untraceable(
+                f"the forward of {owner or type(model).__name__!r} changes {name!r}, and a plan "
+                "of a graph runs its parts without it; name it in leaves, or change that elsewhere",
+                inside=(owner,) if owner else (),
+            )
 
 
 def walk(

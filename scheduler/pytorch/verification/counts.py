@@ -36,12 +36,14 @@ def counted(
     counts = dict.fromkeys(names, 0)
     parts = _parts(model, names) if inside else {}
     running: Counter[str] = Counter()
-    within: Counter[nn.Module] = Counter()
+    forwards: Counter[str] = Counter()  # that are no recomputations: those may end early
+    within: Counter[nn.Module] = Counter()  # calls in them
     again: Counter[nn.Module] = Counter()
 
     def entering(name: str, forward: Forward) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
             counts[name] += 1
+            forwards[name] += not _in_backward()
             running[name] += 1
             try:
                 output = forward(*args, **kwargs)
@@ -55,10 +57,8 @@ def counted(
 
     def noting(part: nn.Module, forward: Forward) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if running[parts[part]]:
-                within[part] += 1
-            elif torch._C._current_graph_task_id() != -1:  # in a backward
-                again[part] += 1
+            within[part] += not _in_backward()
+            again[part] += _in_backward() and not running[parts[part]]
             return forward(*args, **kwargs)
 
         return run
@@ -72,9 +72,13 @@ def counted(
     more: Counter[str] = Counter()
     for part, times in again.items():
         name = parts[part]
-        once = max(within[part] / max(counts[name], 1), 1)
-        more[name] = max(more[name], ceil(times / once))
+        once = within[part] / forwards[name] if within[part] and forwards[name] else 1
+        more[name] = max(more[name], ceil(times / max(once, 1)))
     counts.update({name: counts[name] + count for name, count in more.items()})
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _parts(model: nn.Module, names: Sequence[str]) -> dict[nn.Module, str]:

@@ -37,7 +37,7 @@ from scheduler.pytorch import (
 from scheduler.pytorch.observe.tracker import MemoryTracker
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch import models
-from tests.pytorch.checkpointing.spread import fully_shard
+from tests.pytorch.checkpointing import spread
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import assert_equal, case, costs, gradients, mean_square, mlp, noise
 
@@ -75,7 +75,8 @@ def test_two_processes() -> None:
 @pytest.fixture(scope="module")
 def one_process() -> Iterator[None]:
     """A group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -135,7 +136,7 @@ class Skip(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.one(x)
-        return self.one(torch.tanh(self.other(x) + x))  # type: ignore[no-any-return]
+        return self.one(self.other(torch.tanh(x)) + x)  # type: ignore[no-any-return]
 
 
 @pytest.mark.usefixtures("one_process")
@@ -144,7 +145,8 @@ def test_a_graph_in_ddp_is_what_is_inside() -> None:
     reference = gradients(bare, X, mean_square)
     wrapped: Any = DistributedDataParallel(bare)
     costs = profile_graph(wrapped, X, mean_square)
-    assert costs.names == ("one", "other+add", "tanh", "one#2", "loss")
+    assert costs.names == profile_graph(bare, X, mean_square).names
+    assert "one#2" in costs.names
     with apply_graph(solve(costs, budget=10**12), trace(wrapped, X), wrapped):
         found = gradients(wrapped, X, mean_square)
     assert_equal({name.removeprefix("module."): g for name, g in found.items()}, reference)
@@ -155,6 +157,7 @@ def test_sharded_models() -> None:
     """FSDP2 gathers what is called as a module, and no layer by itself; FSDP1 is none of ours."""
     model: Any = Stack(4)
     mesh = init_device_mesh("cpu", (1,))
+    fully_shard = spread.fully_shard  # type: ignore[attr-defined]
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

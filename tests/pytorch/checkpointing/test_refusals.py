@@ -484,10 +484,10 @@ def test_checkpointing_is_switched_off_by_what_the_model_offers() -> None:
     ):
         with pytest.raises(UnsupportedModel, match=way):
             profile(model, X, mean_square)
-    model = Stack()
-    model.blocks[1].gradient_checkpointing = True  # type: ignore[assignment]
+    other: Any = Stack()
+    other.blocks[1].gradient_checkpointing = True
     with pytest.raises(UnsupportedModel, match=r"set model.blocks.1.gradient_checkpointing = Fal"):
-        profile(model, X, mean_square)
+        profile(other, X, mean_square)
 
 
 def test_arguments_in_another_order() -> None:
@@ -498,9 +498,10 @@ def test_arguments_in_another_order() -> None:
         verify(model, plan, X)  # type: ignore[arg-type]
     with pytest.raises(InvalidCosts, match=r"got a model \(Stack\) in the place of its costs.*p"):
         solve(model, budget=10**9)
-    for call in (profile, describe, measure, trace, profile_graph):
+    entries: list[Any] = [profile, describe, measure, trace, profile_graph]
+    for call in entries:
         with pytest.raises(UnsupportedModel, match=r"got Tensor in the place of the model"):
-            call(X, model)  # type: ignore[operator]
+            call(X, model)
 
 
 # --- blocks left out at random ------------------------------------------------------------------

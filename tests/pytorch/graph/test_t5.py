@@ -136,18 +136,12 @@ def test_a_block_in_pieces_has_no_hook() -> None:
 
 
 def test_layers_that_are_dropped_by_chance() -> None:
-    """BART's own layer drop branches on a random number: drawn in each step, and checked."""
+    """BART's own layer drop: a plan would run in every step what the first happened to run."""
     case = padded("bart")
     encoder: Any = case.model.get_submodule("model.encoder")
     encoder.layerdrop = 0.05
     try:
-        torch.manual_seed(0)
-        graph = trace(case.model, case.inputs, LEAVES["bart"])
-        plan = solve(profile_graph(case.model, case.inputs, None, LEAVES["bart"]), budget=10**12)
-        expected = gradients(case.model, case.inputs, seed=1)
-        with apply_graph(plan, graph, case.model):
-            assert_equal(gradients(case.model, case.inputs, seed=1), expected)
-            with pytest.raises(UnsupportedModel, match="is True now and was False"):
-                [gradients(case.model, case.inputs, seed=seed) for seed in range(2, 100)]
+        with pytest.raises(UnsupportedModel, match=r"LayerDrop.*set model.model.encoder.layerdrop"):
+            trace(case.model, case.inputs, LEAVES["bart"])
     finally:
         encoder.layerdrop = 0.0

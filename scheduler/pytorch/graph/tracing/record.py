@@ -25,6 +25,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.caches import is_cache, left_out
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.graph.tracing.fx import (
     Applied,
     Arguments,
@@ -263,8 +264,14 @@ class CallRecorder(TorchFunctionMode):
         self._check_chance()
         given = tensors_of((args, kwargs))
         versions = [t._version for t in given]
+        handed = Snapshot((), handed=[*args, *kwargs.values()])
         with self._nodes.guard.call(given, f"module {name!r}", own=True):
             output = original(module, *args, **kwargs)
+        if (kind := handed.changed) is not None:
+            raise Untraceable(
+                f"module {name!r} changes an argument ({kind}) that others are handed, too",
+                leaf=name,
+            )
         self._chance = random.getstate()
         leaves = tree_leaves(output)
         check_plain(leaves, f"module {name!r} returns", name)

@@ -1,0 +1,49 @@
+"""Models drawn from a grammar, held to random plans: what holds for the first 60 of any number."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from tests.pytorch.facts import facts, parted
+from tests.pytorch.grammar import Draw
+from tests.pytorch.witness import drawn, made, steps, trial
+
+GROUPS, MODELS, LEAST = 3, 20, 6
+"""Of the models of each group, at least so many are planned for and not refused."""
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_plan_changes_nothing(group: int) -> None:
+    trials = [trial(drawn(seed)) for seed in range(group * MODELS, (group + 1) * MODELS)]
+    failed = {done.draw: done.failed for done in trials if done.failed}
+    assert failed == {}
+    refused = [done.refused for done in trials if not done.held]
+    assert MODELS - len(refused) >= LEAST, refused
+
+
+def test_the_witness_sees_what_changes() -> None:
+    parts = ("linear", "tensors@cell", "meter@block", "generator@tally", "window@cell", "batch")
+    draw = Draw(0, "rows", (parts,), (0, 0), ("shell=model", "hook=count", "with=warm"))
+    model, batch = made(draw)
+    assert parted(facts(model), facts(made(draw)[0])) == []
+    before = facts(model, same=True)
+    assert parted(facts(model, same=True), before) == []
+    steps(draw, model, batch, range(1))
+    changed = {line.partition(":")[0] for line in parted(facts(model, same=True), before)}
+    for name in ("cell.tensors", "meter.runs", "meter.total", "cell.window", "hooked"):
+        assert f".blocks.0.{name}" in changed
+    assert {".blocks.0.tally.generator", ".head.weight", ".head.weight.grad"} <= changed
+
+
+def test_the_witness_sees_what_is_one_thing() -> None:
+    value = torch.ones(2)
+    both: list[Any] = [value, [value]]
+    assert parted(facts(deepcopy(both)), facts(both)) == []
+    assert parted(facts([value, [value.clone()]]), facts(both)) != []
+    before = facts(both, same=True)
+    both[1] = [value]
+    assert [line.partition(":")[0] for line in parted(facts(both, same=True), before)] == ["[1] is"]
