@@ -57,7 +57,7 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     """
     check_plan(plan, "apply(plan, model)")
     model = bare(model)
-    if plan.kind == "layer graph" or _is_of_a_trace(plan, model):
+    if plan.kind == "layer graph" or (plan.kind == "chain" and _is_of_a_trace(plan, model)):
         return apply_layers(plan, model)
     return apply_chain(plan, model, blocks)
 

@@ -99,7 +99,10 @@ def _profile(
     output = session.table.get(end)
     loss, edges = output, list(graph.edges)
     run = None if loss_fn is None else _loss_of(session, loss_fn)
-    if run is not None and not _is_loss(loss := run({end: output}), output):
+    if run is not None:
+        # The loss may ask what requires a gradient.
+        loss = run({end: output.detach().requires_grad_()}).detach()
+    if run is not None and not _is_loss(loss, output):
         task = Task("loss", run, end + 1, (end,), {})
         seen.append(_see(task, session.table, frozenset(), False, Snapshot(()), clock))
         edges.append((end, end + 1))

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_unflatten
 
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.export.standalone.state import named_state
-from scheduler.pytorch.graph.layer import Task, keep
+from scheduler.pytorch.graph.layer import keep
 from scheduler.pytorch.graph.tensors import Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.classify import see_kinds
@@ -250,8 +250,6 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
             key = names[id(variable)]
         elif variable.dim() == 0 and _is_gate(variable, kept):
             continue
-        elif not _is_found_again(variable, task, session):
-            continue  # made by the layer itself, which lets go of its gradient with it
         else:
             raise UnsupportedModel(
                 f"layer {node.name!r} reads a tensor of shape {tuple(variable.shape)} that "
@@ -266,13 +264,6 @@ def _look_inside(node: GraphNode, session: Session, i: int) -> GraphNode:
         input_saved=kept.input_read,
         output_saved=kept.output_read,
     )
-
-
-def _is_found_again(variable: torch.Tensor, task: Task, session: Session) -> bool:
-    """Whether another run of a layer reads this very tensor."""
-    _, kept = keep(task, session.table)
-    found = [getattr(node, "variable", None) for node in nodes_below(kept.root.grad_fn)]
-    return any(other is variable for other in found)
 
 
 def _is_gate(variable: torch.Tensor, kept: Any) -> bool:

@@ -286,25 +286,6 @@ def test_refused(code: Callable[..., Any], said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-class Inner(nn.Module):
-    """A block that makes a tensor require a gradient, which nobody reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x * 2
-        x.requires_grad_()
-        result: torch.Tensor = self.a(x)
-        return result
-
-
-def test_a_gradient_that_nobody_takes() -> None:
-    model = nn.Sequential(Inner(), nn.Linear(16, 16))
-    assert check_plans(GraphCase(model, noise(8, 16), mean_square, True, ("0",))) == ["0", "1"]
-
-
 def test_a_gradient_that_no_parameter_takes() -> None:
     with pytest.raises(UnsupportedModel, match=r"shape \(16,\) .* register it as an nn.Parameter"):
         trace(Loose(), noise(8, 16))
