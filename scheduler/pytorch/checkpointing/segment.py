@@ -16,7 +16,7 @@ from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, st
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together
 from scheduler.pytorch.model.autocast import without_cast_cache
-from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.call import Call, activation_of
 from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
 from scheduler.pytorch.model.replace import Replaced
 from scheduler.pytorch.observe.buffers import Buffers, norms_of
@@ -241,7 +241,7 @@ class Segment:
                 f"block {block.name!r} changes a buffer of its own in its forward, which a "
                 "recomputation would do again; a plan must keep it (profile says so in its costs)"
             )
-        return split_output(block.name, call.mark(output))[0], output
+        return activation_of(block.name, output), output
 
     def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
         if activation._version != version:

@@ -18,10 +18,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
-from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.call import Call, Extra, Packing, activation_of, packing_of
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
-from scheduler.pytorch.observe.dispatch import OperationMode
+from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 
 
 @dataclass
@@ -30,77 +30,123 @@ class CalledBlock:
 
     Attributes
     ----------
+    run
+        Blocks of one run, counted from 0, hand on to each other what nobody else reads.
     kind
         Blocks of one kind have equal costs; the first of a kind carries its `call`.
     call
         Its arguments, the activation a copy.
+    form
+        Of the activation that it hands over.
     output
-        For the last block: a copy of its activation.
-    rebuild
-        Makes the block's output from an activation and the other arguments of its call.
+        For the last block of a run: a copy of that activation.
+    packing
+        How its output holds it.
     sides
         Arguments beside the activation to which the block passes a gradient: their places among
-        the call's `others`, and which tensor of the model each is. Seen by `see_ends`.
+        the call's `others`, and which tensor of the model each is. Seen by `see_parts`.
+    graded
+        Which of the extras in its output are given a gradient. Seen by `see_parts`.
     """
 
     name: str
     module: nn.Module
+    run: int
     kind: int
     call: Call | None
+    form: Extra
     output: torch.Tensor | None
-    rebuild: Callable[..., Any]
+    packing: Packing
     sides: dict[int, int] = field(default_factory=dict)
+    graded: set[int] = field(default_factory=set)
 
 
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises `UnsupportedModel` where one is not called exactly once, in order, with what the block
-    before returned.
+    Raises `UnsupportedModel` where one is not called exactly once, in order.
     """
+    ending = _ends_of_runs(model, inputs, names)
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
-    previous: list[torch.Tensor] = []
-    earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
 
     def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        expected = names[len(blocks)] if len(blocks) < len(names) else None
-        if name != expected:
-            again = "a second time" if any(b.name == name for b in blocks) else "out of order"
-            raise UnsupportedModel(
-                f"block {name!r} is called {again}; blocks must run once each, in the order given"
-            )
-        call = Call.of(name, args, kwargs)
-        if previous and call.activation is not previous.pop():
-            raise UnsupportedModel(
-                f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
-                "runs code of its own between them, so they are not a chain"
-            )
-        handed = [t.untyped_storage() for t in call.others if isinstance(t, torch.Tensor)]
-        if any(storage() is one for storage in earlier for one in handed):
-            raise UnsupportedModel(
-                f"block {name!r} is handed the output of an earlier block beside that of the last: "
-                "a skip connection across blocks, so they are not a chain"
-            )
-        calls.append(call)
+        calls.append(Call.of(name, args, kwargs))
         trace.operations = []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call = calls.pop()
-        activation, rebuild = split_output(name, call.mark(output))
-        signature = _signature(module, call, activation, trace.operations)
+        activation, packing = activation_of(name, output), packing_of(name, call.mark(output))
+        signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
         if first:
             copy = call.activation.detach().clone()
             call = Call(*call.arguments(copy), call.place)
-        last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
-        blocks.append(CalledBlock(name, module, kind, call if first else None, last, rebuild))
-        previous[:] = [activation]
-        earlier.append(weakref.ref(activation.untyped_storage()))
+        last = activation.detach().clone() if len(blocks) in ending else None
+        run = sum(number < len(blocks) for number in ending)
+        called, form = call if first else None, Extra.of(activation)
+        blocks.append(CalledBlock(name, module, run, kind, called, form, last, packing))
 
+    with trace:
+        call_watched(model, inputs, names, before, after)
+    return blocks
+
+
+def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[int]:
+    """Numbers of the blocks whose output another reads than the next block, as its activation."""
+    done: list[weakref.ref[Any]] = []  # storages of the activations that blocks handed over
+    ending: set[int] = set()
+    running: list[str] = []
+    previous: list[torch.Tensor] = []
+
+    def read(tensors: Iterable[torch.Tensor]) -> None:
+        given = [tensor.untyped_storage() for tensor in tensors]
+        ending.update(i for i, storage in enumerate(done) if any(storage() is g for g in given))
+
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        expected = names[len(done)] if len(done) < len(names) else None
+        if name != expected or running:
+            again = "a second time" if name in names[: len(done)] else "out of order"
+            raise UnsupportedModel(
+                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+            )
+        call = Call.of(name, args, kwargs)
+        if previous and call.activation is not previous.pop():
+            ending.add(len(done) - 1)
+            read([call.activation])
+        read(tensors_of(call.others))
+        running.append(name)
+
+    def after(name: str, module: nn.Module, output: Any) -> None:
+        running.pop()
+        activation = activation_of(name, output)
+        previous[:] = [activation]
+        done.append(weakref.ref(activation.untyped_storage()))
+
+    class Reads(OperationMode):
+        def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+            if done and not running:
+                read(tensors_of((args, kwargs)))
+            return func(*args, **kwargs)
+
+    with Reads():
+        call_watched(model, inputs, names, before, after)
+    if len(done) < len(names):
+        raise UnsupportedModel(f"block {names[len(done)]!r} is never called by the model")
+    return ending | {len(names) - 1}
+
+
+def call_watched(
+    model: nn.Module,
+    inputs: Any,
+    names: Sequence[str],
+    before: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[str, nn.Module, Any], None],
+) -> None:
+    """Call the model without gradients, and these functions around each of the blocks."""
     hooks = []
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
@@ -112,14 +158,11 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
     try:
-        with torch.no_grad(), trace:
+        with torch.no_grad():
             call_model(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    if len(blocks) < len(names):
-        raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
-    return blocks
 
 
 def call_around(model: nn.Module, inputs: Any) -> Any:
@@ -177,7 +220,9 @@ def shared_names(model: nn.Module) -> list[tuple[str, str]]:
     return pairs
 
 
-def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:
+def _signature(
+    module: nn.Module, call: Call, output: torch.Tensor, packing: Packing, trace: list[Any]
+) -> Any:
     """Equal for blocks that cost the same: they ran the same operations on the same shapes."""
     parts = tuple((name, type(part), part.training) for name, part in module.named_modules())
     tensors = tuple(
@@ -185,7 +230,7 @@ def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[
         for name, t in [*module.named_parameters(), *module.named_buffers()]
     )
     handed = tuple(_form(leaf) for leaf in [call.activation, *call.others, output])
-    return parts, tensors, handed, tuple(trace)
+    return parts, tensors, handed, tuple(packing.extras), tuple(trace)
 
 
 def _form(value: Any) -> Any:

@@ -83,6 +83,25 @@ class Join(torch.autograd.Function):
         return (grad_outputs[0],) * ctx.count
 
 
+class Beside(torch.autograd.Function):
+    """A tensor, with whose gradient one goes into each of the others, too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        """The tensor."""
+        ctx.forms = [(other.shape, other.dtype, other.device) for other in others]
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Make the others' gradients without memory: whoever reads them has counted them."""
+        rest = [
+            torch.ones((), dtype=dtype, device=device).expand(shape)
+            for shape, dtype, device in ctx.forms
+        ]
+        return (*grad_outputs, *rest)
+
+
 def nodes_below(root: Any, barrier: Any = None) -> list[Any]:
     """`root`, and for each edge of the autograd graph below it the node at its end.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,17 +15,18 @@ from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
+from scheduler.pytorch.model.call import Call, activation_of, before, check_unwrapped, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters
 from scheduler.pytorch.model.fake import is_fake
-from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
-from scheduler.pytorch.profiling.marks import Ends
+from scheduler.pytorch.profiling.marks import Parts
+from scheduler.pytorch.profiling.parts import see_parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
-from scheduler.pytorch.profiling.stem_head import see_ends
 
 
 def profile(
@@ -41,7 +43,9 @@ def profile(
     """Measure what each layer of a model costs in one training step.
 
     The layers are what runs before the blocks ("embedding"), each block under its module name, and
-    what runs after them with the loss ("head"). Each distinct block is run by itself, once for the
+    what runs after them with the loss ("head"). Where the model runs code of its own between two
+    blocks, or reads the output of one elsewhere, too, that is a layer which a plan keeps, named by
+    the block after it ("before decoder.0"). Each distinct block is run by itself, once for the
     bytes and a few times for the clock, so that the whole step is never in memory. The model, its
     gradients, its buffers and the random state are left as they were. Where autocast is on, the
     forward is profiled under it and the backward outside, as torch recommends, and casts as an
@@ -56,8 +60,9 @@ def profile(
     loss_fn
         ``loss_fn(output)`` gives the scalar to differentiate; default the output's own ``loss``.
     blocks
-        "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), a
-        pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
+        "auto" (the children of every `nn.ModuleList` or `nn.Sequential` that the model calls once
+        each), a pattern of names such as ``"decoder.block.*"``, or the names in the order in which
+        they run.
     options
         True: look inside the blocks, and give each its options: which of its results to keep while
         the rest is dropped and made again. At most 10 of the Pareto set of a block, and what
@@ -80,7 +85,7 @@ def profile(
     Raises
     ------
     UnsupportedModel
-        The blocks cannot be found, are not a chain, or do something a plan cannot honour.
+        The blocks cannot be found, do not run once each in this order, or do something a plan cannot honour.
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
@@ -94,8 +99,9 @@ class Seen:
     """A profile, and what it was made of; `runs`: how many blocks were run by themselves."""
 
     costs: CostGraph
+    found: Found
     blocks: list[CalledBlock]
-    ends: Ends
+    parts: Parts
     runs: int
     fake: bool
     options: list[SeenOptions | None]  # of each block, where they were asked for
@@ -113,8 +119,7 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
-    names = find_blocks(model, blocks)
-    check_unwrapped(model, names)
+    check_unwrapped(model, [])
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs):
@@ -122,7 +127,10 @@ def see(
         clock = RooflineClock(machine) if faking else Clock(device)
         with lifted(device) as ambient:
             loss_fn = None if loss_fn is None else ambient.around(loss_fn)
-            return _profile(model, inputs, loss_fn, names, clock, ambient, options)
+            with ambient.inside(model, cache=False):
+                found = look_for(model, blocks, inputs)
+            check_unwrapped(model, found.names)
+            return _profile(model, inputs, loss_fn, found, clock, ambient, options)
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -142,45 +150,55 @@ def _profile(
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None,
-    names: list[str],
+    found: Found,
     clock: Clock,
     ambient: Ambient,
     options: bool,
 ) -> Seen:
     with ambient.inside(model, cache=False):
-        found = find_calls(model, inputs, names)
+        blocks = find_calls(model, inputs, found.names)
     with ambient.inside(model, cache=True):
-        ends = see_ends(model, inputs, loss_fn, found, clock)
-    seen, runs = _see_blocks(found, ends, clock, ambient, options)
-    # What the model's code refers to while its blocks run forward for the first time matters only
-    # where a forward could set the peak. There it is on top of every forward: the safe side.
-    local = ends.local_bytes
-    if all(peaks.spare_bytes >= local + ends.after.output_bytes for peaks, _ in seen):
-        local = 0
+        parts = see_parts(model, inputs, loss_fn, blocks, clock)
+    seen, runs = _see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
-        [block.module for block in found], all_of_first=not ends.needs_grad
+        [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = []
-    if ends.before is not None:
-        layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
-    for (peaks, ways), block in zip(seen, found, strict=True):
+    last = "loss" if isinstance(model, nn.Sequential) else "head"
+    firsts = [b for a, b in pairwise(blocks) if b.run > a.run]
+    names = ["embedding", *(before(block.name) for block in firsts), last]
+    ends = [
+        peaks and peaks.with_more_in_forward(casts if i else 0).cost(
+            _free(name, model), recomputable=False
+        )
+        for i, (name, peaks) in enumerate(zip(names, parts.peaks, strict=True))
+    ]
+    layers = [] if ends[0] is None else [ends[0]]
+    head = parts.peaks[-1]
+    assert head is not None
+    for i, (block, (peaks, ways)) in enumerate(zip(blocks, seen, strict=True)):
+        # What the model's code refers to while its blocks run forward for the first time matters
+        # only where a forward could set the peak. There it is on top of every forward: the safe
+        # side.
+        local = parts.local_bytes[i]
+        if peaks.spare_bytes >= local + head.output_bytes:
+            local = 0
         layer = peaks.with_more_in_forward(local + casts).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
             layer = replace(layer, options=costs_of)
         layers.append(layer)
-    last = "loss" if isinstance(model, nn.Sequential) else "head"
-    after = ends.after.with_more_in_forward(casts)
-    layers.append(after.cost(_free(last, model), recomputable=False))
+        if i + 1 == len(blocks) or blocks[i + 1].run > block.run:
+            layers.append(ends[block.run + 1])
     costs = CostGraph(
-        tuple(layers), input_bytes=ends.held_bytes, name=type(model).__name__, time_unit="ms"
+        tuple(layers), input_bytes=parts.held_bytes, name=type(model).__name__, time_unit="ms"
     )
     all_ways = [ways for _, ways in seen]
-    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
+    estimated = isinstance(clock, RooflineClock)
+    return Seen(costs, found, blocks, parts, runs, estimated, all_ways)
 
 
 def _see_blocks(
-    found: list[CalledBlock], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
 ) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
@@ -188,16 +206,23 @@ def _see_blocks(
     trained = [
         bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
     ]
-    made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
+    made: set[int] = set()  # parameters whose gradient is there already
     made_sides: set[int] = set()
-    layout = ends.layout
+    layout: Layout | None = None
+    run = len(parts.runs)
     seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
     result = []
     for i, block in reversed(list(enumerate(found))):
-        needs_grad = ends.needs_grad or any(trained[:i])
+        if block.run < run:
+            run = block.run
+            made |= parts.runs[run].given
+            layout = parts.runs[run].layout
+        of_run = [trained[j] for j in range(i) if found[j].run == run]
+        needs_grad = parts.runs[run].needs_grad or any(of_run)
         waiting = {place: token in made_sides for place, token in block.sides.items()}
         earlier = [id(parameter) in made for parameter in own[i]]
         key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
+        key = (*key, *sorted(block.graded))
         if key not in seen:
             call = calls[block.kind]
             others = call.others
@@ -232,7 +257,11 @@ def _alone(
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        return split_output(block.name, handed.run(forward, activation))[0]
+        output = handed.run(forward, activation)
+        made = activation_of(block.name, output)
+        extras = extras_of(output)
+        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
+        return Beside.apply(made, *graded) if graded else made
 
     return run
 

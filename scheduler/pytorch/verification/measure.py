@@ -71,11 +71,12 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
-    names = find_blocks(model, blocks)
     faking = is_fake(model) if fake is None else fake
     with prepared(model, inputs, fake=faking) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
+            with ambient.inside(model, cache=False):
+                names = find_blocks(model, blocks, inputs)
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if faking else _seconds(step, device)
             with counted(model, names) as forwards:
