@@ -60,12 +60,13 @@ class Start:
 class Turn:
     """What is seen of a run between the backward of what comes after it and of what comes before.
 
-    `base` is what is live then and not of the part before the run; `given` parameters that have a
+    `base` is what is live then and not made by the part before the run, `link` its input among
+    that; `given` parameters that have a
     gradient by then, but for the run's own; `sides` the gradients that the run makes of tensors
     beside its activation, by the number of the part that made them.
     """
 
-    base = 0
+    base = link = 0
 
     def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark
@@ -74,14 +75,15 @@ class Turn:
         self.sides: dict[int, int] = {}
 
     def begin(
-        self, shared: Iterable[torch.Tensor], part: Part, kept: int, tracker: MemoryTracker
+        self, shared: Iterable[torch.Tensor], part: Part, tracker: MemoryTracker
     ) -> None:
         """Let the backward of the part before begin, as the run's own would have left it."""
         with tracker.tag("sink"):
             for parameter in shared:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        self.base = tracker.live_bytes - kept
+        self.base = tracker.live_bytes - tracker.live(part.tag)
+        self.link = tracker.live(part.link)
         start = part.start
         assert start is not None
         with tracker.tag("gradients"):

@@ -279,7 +279,7 @@ class _Step:
         holders = gradient_holders(self.model, self.inputs)
         part.turn.given = {id(tensor) for tensor in holders if tensor.grad is not None}
         part.held.clear()
-        part.turn.begin(shared, part, tracker.live(part.tag), tracker)
+        part.turn.begin(shared, part, tracker)
 
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
@@ -292,7 +292,8 @@ class _Step:
             # A weight that two parts share has one gradient, made anew from the two: what is
             # freed of the later one's is taken off here.
             peak -= turn.base + sum(turn.sides.values())
-            live = tracker.live_bytes - turn.base
+            # Its input, which it may free, is no gradient.
+            live = tracker.live_bytes - tracker.live(part.link) - (turn.base - turn.link)
             live -= sum(size for made_by, size in turn.sides.items() if made_by < part.number)
             if not self._upstream(part):
                 live -= tracker.live(part.tag)
