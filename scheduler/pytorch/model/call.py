@@ -134,17 +134,19 @@ class Packing:
     `extras` are the last, in their order.
     """
 
-    def __init__(self, leaves: list[Any], form: Any, first: int) -> None:
-        self._form, self._first = form, first
-        activation = leaves[first]
+    def __init__(self, output: Any, activation: torch.Tensor | None) -> None:
+        leaves, self._form = tree_flatten(output)
         self._leaves = [
-            _AGAIN if v is activation else Extra.of(v) if isinstance(v, torch.Tensor) else v
+            v if not isinstance(v, torch.Tensor) else _AGAIN if v is activation else Extra.of(v)
             for v in leaves
         ]
         self.extras = [leaf for leaf in self._leaves if isinstance(leaf, Extra)]
 
     def pack(
-        self, activation: torch.Tensor, others: Sequence[Any], extras: Sequence[torch.Tensor]
+        self,
+        activation: torch.Tensor | None,
+        others: Sequence[Any],
+        extras: Sequence[torch.Tensor],
     ) -> Any:
         """An output with this activation and these extras, for a call with these `others`."""
         left = iter(extras)
@@ -186,14 +188,6 @@ def extras_of(output: Any) -> list[torch.Tensor]:
     """The tensors in a marked output beside the activation."""
     first, *rest = tensors_of(output)
     return [tensor for tensor in rest if tensor is not first]
-
-
-def packing_of(name: str, output: Any) -> Packing:
-    """How a block packs its output, in which `Call.mark` has marked what it passes on."""
-    activation = activation_of(name, output)
-    leaves, form = tree_flatten(output)
-    first = next(i for i, leaf in enumerate(leaves) if leaf is activation)
-    return Packing(leaves, form, first)
 
 
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:

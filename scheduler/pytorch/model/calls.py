@@ -18,10 +18,25 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from scheduler.common.errors import SchedulerError, UnsupportedModel
-from scheduler.pytorch.model.call import Call, Extra, Packing, activation_of, packing_of
+from scheduler.pytorch.model.call import Call, Extra, Packing, activation_of
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+
+
+class Leak:
+    """A module inside a block, and what it returned, held weakly."""
+
+    def __init__(self, module: nn.Module, output: Any) -> None:
+        self.module = module
+        self.packing = Packing(output, None)
+        self._storages = [weakref.ref(t.untyped_storage()) for t in tensors_of(output)]
+
+    def is_kept(self, known: Iterable[torch.Tensor] = ()) -> bool:
+        """Whether any of that is there that is not one of the tensors `known`."""
+        others = [tensor.untyped_storage() for tensor in known]
+        left = [storage for ref in self._storages if (storage := ref()) is not None]
+        return any(all(storage is not other for other in others) for storage in left)
 
 
 @dataclass
@@ -45,8 +60,11 @@ class CalledBlock:
     sides
         Arguments beside the activation to which the block passes a gradient: their places among
         the call's `others`, and which tensor of the model each is. Seen by `see_parts`.
+    leaks
+        Modules inside it whose output somebody keeps, by a hook for instance.
     graded
-        Which of the extras in its output are given a gradient. Seen by `see_parts`.
+        Which of the extras in its output, and then in those of its leaks, are given a gradient.
+        Seen by `see_parts`.
     """
 
     name: str
@@ -58,7 +76,13 @@ class CalledBlock:
     output: torch.Tensor | None
     packing: Packing
     sides: dict[int, int] = field(default_factory=dict)
+    leaks: list[Leak] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
+
+    @property
+    def extras(self) -> list[Extra]:
+        """What it makes beside its activation and others keep."""
+        return [*self.packing.extras, *(e for leak in self.leaks for e in leak.packing.extras)]
 
 
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
@@ -71,14 +95,24 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     kinds: dict[Any, int] = {}
     calls: list[Call] = []
     trace = _OperationForms()
+    inside: list[Leak] = []
+
+    def settle() -> None:
+        # What a block has left behind is seen when all that it returned is let go.
+        if blocks:
+            blocks[-1].leaks = [leak for leak in blocks[-1].leaks if leak.is_kept()]
 
     def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        settle()
         calls.append(Call.of(name, args, kwargs))
-        trace.operations = []
+        trace.operations, inside[:] = [], []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call = calls.pop()
-        activation, packing = activation_of(name, output), packing_of(name, call.mark(output))
+        activation = activation_of(name, output)
+        packing = Packing(call.mark(output), activation)
+        known = [*tensors_of((output, call.args, call.kwargs)), *module.parameters()]
+        leaks = [leak for leak in inside if leak.is_kept([*known, *module.buffers()])]
         signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
@@ -88,10 +122,17 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         last = activation.detach().clone() if len(blocks) in ending else None
         run = sum(number < len(blocks) for number in ending)
         called, form = call if first else None, Extra.of(activation)
-        blocks.append(CalledBlock(name, module, run, kind, called, form, last, packing))
+        blocks.append(
+            CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
+        )
 
-    with trace:
+    parts = {part for name in names for part in model.get_submodule(name).modules()}
+    with ExitStack() as stack, trace:
+        for part in parts - {model.get_submodule(name) for name in names}:
+            hook = part.register_forward_hook(lambda m, _, out: inside.append(Leak(m, out)))
+            stack.callback(hook.remove)
         call_watched(model, inputs, names, before, after)
+        settle()
     return blocks
 
 

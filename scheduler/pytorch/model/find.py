@@ -52,9 +52,7 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
-def look_for(
-    model: nn.Module, blocks: str | Iterable[str] = "auto", inputs: Any = None
-) -> Found:
+def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto", inputs: Any = None) -> Found:
     """`find_blocks`, with reasons."""
     if not isinstance(blocks, str):
         return Found(_named(model, list(blocks)), "named", [])

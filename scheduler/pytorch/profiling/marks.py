@@ -18,14 +18,14 @@ from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 class Side:
     """A tensor beside the activation that takes a gradient from the blocks.
 
-    `part`: the number of what made it.
+    `part`: the number of what made it; `size`: its bytes.
     """
 
     tensor: torch.Tensor | None
 
     def __init__(self, tensor: torch.Tensor, part: int) -> None:
         self.tensor = tensor
-        self.part = part
+        self.part, self.size = part, storage_bytes(tensor)
         self.box: list[Any] = []
         self.scalar = Sink.apply(tensor, self.box)
 
@@ -33,8 +33,8 @@ class Side:
         """Put a gradient into the box, in place of the tensor; its bytes."""
         assert self.tensor is not None
         self.box.append(torch.ones_like(self.tensor))
-        self.tensor = None
-        return storage_bytes(self.box[0])
+        self.tensor, self.size = None, storage_bytes(self.box[0])
+        return self.size
 
 
 class Start:
@@ -63,7 +63,8 @@ class Turn:
     `base` is what is live then and not made by the part before the run, `link` its input among
     that; `given` parameters that have a
     gradient by then, but for the run's own; `sides` the gradients that the run makes of tensors
-    beside its activation, by the number of the part that made them.
+    beside its activation, by the number of the part that made them; `made` what is left by then of
+    what the backwards of later parts have made, by their numbers.
     """
 
     base = link = 0
@@ -73,10 +74,9 @@ class Turn:
         self.layout: Layout | None = None if gradient is None else layout_of(gradient)
         self.given: set[int] = set()
         self.sides: dict[int, int] = {}
+        self.made: dict[int, int] = {}
 
-    def begin(
-        self, shared: Iterable[torch.Tensor], part: Part, tracker: MemoryTracker
-    ) -> None:
+    def begin(self, shared: Iterable[torch.Tensor], part: Part, tracker: MemoryTracker) -> None:
         """Let the backward of the part before begin, as the run's own would have left it."""
         with tracker.tag("sink"):
             for parameter in shared:
@@ -116,6 +116,8 @@ class Part:
         Of the run after it.
     backward_peak, gradient_bytes
         Of its backward.
+    freed
+        Bytes that its backward frees of what those of later parts have made, by their numbers.
     """
 
     number: int
@@ -132,6 +134,7 @@ class Part:
     turn: Turn | None = None
     backward_peak: int = 0
     gradient_bytes: int = 0
+    freed: dict[int, int] = field(default_factory=dict)
 
     @property
     def tag(self) -> str:
@@ -142,6 +145,11 @@ class Part:
     def link(self) -> str:
         """What its input is booked under."""
         return f"link {self.number}"
+
+    @property
+    def backward(self) -> str:
+        """What its backward's tensors are booked under, but for the last."""
+        return f"backward {self.number}"
 
 
 @dataclass(frozen=True)
@@ -171,14 +179,23 @@ class Parts:
     held_bytes
         What is there from beginning to end: the inputs, the loss, and whatever of what was made
         before them the blocks are handed beside the activation, such as masks and position
-        embeddings: `side_bytes` of it.
+        embeddings: `side_bytes` of it, `loss_bytes`.
     local_bytes
         Of each block: what the model's own code still refers to while the block runs forward for
         the first time, and lets go before the backward.
+    freed
+        Gradients that wait: the number of the part that makes them, of the one that uses them up,
+        their bytes.
+    sides
+        Of each tensor that blocks pass a gradient to beside their activation: the number of the
+        part that made it, its bytes.
     """
 
     peaks: list[Peaks | None]
     runs: list[Run]
     held_bytes: int
     side_bytes: int
+    loss_bytes: int
     local_bytes: list[int]
+    freed: list[tuple[int, int, int]]
+    sides: list[tuple[int, int]]

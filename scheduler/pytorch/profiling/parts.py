@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -24,6 +26,7 @@ from scheduler.pytorch.model.calls import (
     own_parameters,
     used_outside,
 )
+from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import clear_gradients, gradient_holders, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
 from scheduler.pytorch.observe.clock import Clock
@@ -145,24 +148,28 @@ class _Step:
         self._reached.append(self._live(but=number - 1))
         with tracker.tag("sink"):
             passed = block.form.stand_in()
-        extras = self._extras(block, number, part.start.device)
+        extras = iter(self._extras(block, part.start.device))
+        mine = list(islice(extras, len(block.packing.extras)))
+        for leak in block.leaks:
+            made = list(islice(extras, len(leak.packing.extras)))
+            with replaced(leak.module, partial(_handed, leak.packing.pack(None, (), made))):
+                leak.module()  # for its hooks
+            del made
         is_last = block is self.blocks[-1] or self.blocks[number + 1].run > block.run
         if is_last:
             passed = self._link(block, part)
         else:
             self._stands_for(passed, block.form.nbytes, number)
         del call, args, kwargs  # or this would be what still refers to the activation
-        return block.packing.pack(passed, others, extras)
+        return block.packing.pack(passed, others, mine)
 
     def _stands_for(self, tensor: torch.Tensor, size: int, number: int) -> None:
         self._stand_ins.append((weakref.ref(tensor.untyped_storage()), size, number))
 
-    def _extras(
-        self, block: CalledBlock, number: int, device: torch.device
-    ) -> list[torch.Tensor]:
+    def _extras(self, block: CalledBlock, device: torch.device) -> list[torch.Tensor]:
         """Stand-ins for what a block makes beside its activation."""
         made = []
-        for place, form in enumerate(block.packing.extras):
+        for place, form in enumerate(block.extras):
             with self.tracker.tag("sink"):
                 tensor = form.stand_in()
                 if tensor.is_floating_point():
@@ -213,7 +220,7 @@ class _Step:
 
     def _aside(self, block: CalledBlock, others: Sequence[Any]) -> dict[int, int]:
         """Take note of a block's other arguments; the places of those that take a gradient."""
-        known = [side for part in self.all for side in part.sides]
+        known = self._sides()
         standing = {id(storage()) for storage, _, _ in self._stand_ins}
         starts = [part.start.storage() for part in self.all if part.start is not None]
         places = {}
@@ -245,6 +252,9 @@ class _Step:
             places[place] = number
         return places
 
+    def _sides(self) -> list[Side]:
+        return [side for part in self.all for side in part.sides]
+
     def _made_by(self, tag: str) -> int:
         return int(tag.rpartition(" ")[2] or 0)
 
@@ -272,7 +282,7 @@ class _Step:
         tracker, part = self.tracker, self.all[run]
         self._end_backward(self.all[run + 1], gradient)
         self._tags.close()
-        self._tags.enter_context(tracker.tag("backward"))
+        self._tags.enter_context(tracker.tag(part.backward))
         blocks = [block for block in self.blocks if block.run == run]
         shared = used_outside(self.model, blocks)
         part.turn = Turn(mark, gradient)
@@ -280,6 +290,11 @@ class _Step:
         part.turn.given = {id(tensor) for tensor in holders if tensor.grad is not None}
         part.held.clear()
         part.turn.begin(shared, part, tracker)
+        part.turn.made = {after.number: self._made_in(after) for after in self.all[run + 1 :]}
+
+    def _made_in(self, part: Part) -> int:
+        """Bytes left of what was made in the backward of a part."""
+        return self.tracker.live(part.backward if part.start is not None else part.tag)
 
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
@@ -289,12 +304,22 @@ class _Step:
         if turn is None:  # the last: what is freed of others meanwhile counts as there
             live = tracker.live(part.tag) - self.loss_bytes
         else:
-            # A weight that two parts share has one gradient, made anew from the two: what is
-            # freed of the later one's is taken off here.
             peak -= turn.base + sum(turn.sides.values())
             # Its input, which it may free, is no gradient.
             live = tracker.live_bytes - tracker.live(part.link) - (turn.base - turn.link)
             live -= sum(size for made_by, size in turn.sides.items() if made_by < part.number)
+            if part.number:
+                # What waits for this backward counts as saved, not as a gradient that stays.
+                part.freed = {
+                    number: max(size - self._made_in(self.all[number]), 0)
+                    for number, size in turn.made.items()
+                }
+                freed = sum(part.freed.values())
+                sides = sum(side.size for side in self._sides() if side.part == part.number)
+                peak += freed + sides
+                live += freed + sides - turn.sides.get(part.number, 0)
+            # Of the first: a weight that two parts share has one gradient, made anew from the two,
+            # and what is freed of the later one's is taken off here.
             if not self._upstream(part):
                 live -= tracker.live(part.tag)
         part.backward_peak, part.gradient_bytes = peak, max(live, 0)
@@ -328,9 +353,7 @@ class _Step:
             held += first.kept
         peaks: list[Peaks | None] = []
         before = 0  # what is kept of the parts before
-        for part, forward, backward in zip(
-            self.all, times[:count], times[count:], strict=True
-        ):
+        for part, forward, backward in zip(self.all, times[:count], times[count:], strict=True):
             if part.number == 0:
                 part.input_bytes, forward_peak = held, part.own_peak - side
             else:
@@ -339,11 +362,14 @@ class _Step:
             peaks.append(self._peaks(part, forward_peak, forward, backward))
         if nothing_before:
             peaks[0] = None
-        return Parts(peaks, list(self._runs()), held, side, list(self._local()))
+        freed = [
+            (number, part.number, size) for part in self.all for number, size in part.freed.items()
+        ]
+        sides = [(side.part, side.size) for side in self._sides()]
+        runs, local = list(self._runs()), list(self._local())
+        return Parts(peaks, runs, held, side, self.loss_bytes, local, freed, sides)
 
-    def _peaks(
-        self, part: Part, forward_peak: int, forward: float, backward: float
-    ) -> Peaks:
+    def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
         start = part.start
         made = 0 if start is None or start.tag != part.tag else start.output_bytes
         output_bytes = self.loss_bytes if start is None else start.output_bytes
@@ -383,3 +409,7 @@ class _Step:
                 if start.tag and not part.output_kept:
                     input_bytes = start.output_bytes
             yield max(live - kept - input_bytes - self.extra_bytes, 0)
+
+
+def _handed(output: Any, *args: Any, **kwargs: Any) -> Any:
+    return output

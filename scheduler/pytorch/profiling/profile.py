@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import Call, activation_of, before, check_unwrapped, extras_of
@@ -22,11 +23,13 @@ from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.parts import see_parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
+from scheduler.pytorch.profiling.parts import see_parts
+from scheduler.pytorch.profiling.waiting import Waiting, with_waiting
 
 
 def profile(
@@ -85,7 +88,8 @@ def profile(
     Raises
     ------
     UnsupportedModel
-        The blocks cannot be found, do not run once each in this order, or do something a plan cannot honour.
+        The blocks cannot be found, do not run once each in this order, or do something that a plan
+        cannot honour.
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
@@ -163,38 +167,52 @@ def _profile(
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    last = "loss" if isinstance(model, nn.Sequential) else "head"
-    firsts = [b for a, b in pairwise(blocks) if b.run > a.run]
-    names = ["embedding", *(before(block.name) for block in firsts), last]
-    ends = [
-        peaks and peaks.with_more_in_forward(casts if i else 0).cost(
-            _free(name, model), recomputable=False
-        )
-        for i, (name, peaks) in enumerate(zip(names, parts.peaks, strict=True))
-    ]
-    layers = [] if ends[0] is None else [ends[0]]
-    head = parts.peaks[-1]
-    assert head is not None
-    for i, (block, (peaks, ways)) in enumerate(zip(blocks, seen, strict=True)):
+    layers = _layers(model, blocks, parts, seen, casts)
+    held = parts.held_bytes
+    costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
+    all_ways = [ways for _, ways in seen]
+    estimated = isinstance(clock, RooflineClock)
+    return Seen(costs, found, blocks, parts, runs, estimated, all_ways)
+
+
+def _layers(
+    model: nn.Module,
+    blocks: list[CalledBlock],
+    parts: Parts,
+    seen: list[tuple[Peaks, SeenOptions | None]],
+    casts: int,
+) -> tuple[LayerCost, ...]:
+    """Blocks and parts in the order in which they run."""
+    layers: list[LayerCost] = []
+    places: list[int] = []  # of the parts
+
+    def add_part(name: str) -> None:
+        peaks = parts.peaks[len(places)]
+        more = casts if places else 0
+        places.append(len(layers))
+        if peaks is not None:
+            cost = peaks.with_more_in_forward(more).cost(_free(name, model), recomputable=False)
+            layers.append(cost)
+
+    last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
+    for block, (peaks, ways), more in zip(blocks, seen, parts.local_bytes, strict=True):
+        if block.run == len(places):
+            add_part(before(block.name) if places else "embedding")
         # What the model's code refers to while its blocks run forward for the first time matters
         # only where a forward could set the peak. There it is on top of every forward: the safe
         # side.
-        local = parts.local_bytes[i]
-        if peaks.spare_bytes >= local + head.output_bytes:
-            local = 0
+        local = 0 if peaks.spare_bytes >= more + parts.loss_bytes else more
         layer = peaks.with_more_in_forward(local + casts).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, local + casts) for way in ways.ways)
             layer = replace(layer, options=costs_of)
+        last_use |= dict.fromkeys(block.sides.values(), len(layers))
         layers.append(layer)
-        if i + 1 == len(blocks) or blocks[i + 1].run > block.run:
-            layers.append(ends[block.run + 1])
-    costs = CostGraph(
-        tuple(layers), input_bytes=parts.held_bytes, name=type(model).__name__, time_unit="ms"
-    )
-    all_ways = [ways for _, ways in seen]
-    estimated = isinstance(clock, RooflineClock)
-    return Seen(costs, found, blocks, parts, runs, estimated, all_ways)
+    add_part("loss" if isinstance(model, nn.Sequential) else "head")
+    waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
+    made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
+    waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
+    return with_waiting(layers, parts.held_bytes, waiting)
 
 
 def _see_blocks(
@@ -221,8 +239,8 @@ def _see_blocks(
         needs_grad = parts.runs[run].needs_grad or any(of_run)
         waiting = {place: token in made_sides for place, token in block.sides.items()}
         earlier = [id(parameter) in made for parameter in own[i]]
-        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
-        key = (*key, *sorted(block.graded))
+        graded = tuple(sorted(block.graded))
+        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout, graded)
         if key not in seen:
             call = calls[block.kind]
             others = call.others
@@ -257,11 +275,18 @@ def _alone(
 ) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        output = handed.run(forward, activation)
-        made = activation_of(block.name, output)
-        extras = extras_of(output)
+        if not block.graded:
+            return activation_of(block.name, handed.run(forward, activation))
+        with ExitStack() as stack:
+            left: list[torch.Tensor] = []
+            for leak in block.leaks:
+                hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
+                stack.callback(hook.remove)
+            output = handed.run(forward, activation)
+        extras = [*extras_of(output), *left]
         graded = [extras[place] for place in block.graded if extras[place].requires_grad]
-        return Beside.apply(made, *graded) if graded else made
+        made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
+        return made
 
     return run
 
