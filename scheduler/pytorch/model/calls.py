@@ -131,8 +131,9 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         for part in parts - {model.get_submodule(name) for name in names}:
             hook = part.register_forward_hook(lambda m, _, out: inside.append(Leak(m, out)))
             stack.callback(hook.remove)
-        call_watched(model, inputs, names, before, after)
+        output = call_watched(model, inputs, names, before, after)
         settle()
+        del output
     return blocks
 
 
@@ -186,7 +187,7 @@ def call_watched(
     names: Sequence[str],
     before: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
     after: Callable[[str, nn.Module, Any], None],
-) -> None:
+) -> Any:
     """Call the model without gradients, and these functions around each of the blocks."""
     hooks = []
     # Without `with_kwargs` a hook is shown the positional arguments alone.
@@ -200,7 +201,7 @@ def call_watched(
         ]
     try:
         with torch.no_grad():
-            call_model(model, inputs)
+            return call_model(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()

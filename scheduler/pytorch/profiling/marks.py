@@ -61,8 +61,7 @@ class Turn:
     """What is seen of a run between the backward of what comes after it and of what comes before.
 
     `base` is what is live then and not made by the part before the run, `link` its input among
-    that; `given` parameters that have a
-    gradient by then, but for the run's own; `sides` the gradients that the run makes of tensors
+    that; `sides` the gradients that the run makes of tensors
     beside its activation, by the number of the part that made them; `made` what is left by then of
     what the backwards of later parts have made, by their numbers.
     """
@@ -72,7 +71,6 @@ class Turn:
     def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark
         self.layout: Layout | None = None if gradient is None else layout_of(gradient)
-        self.given: set[int] = set()
         self.sides: dict[int, int] = {}
         self.made: dict[int, int] = {}
 
@@ -80,8 +78,7 @@ class Turn:
         """Let the backward of the part before begin, as the run's own would have left it."""
         with tracker.tag("sink"):
             for parameter in shared:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter)
         self.base = tracker.live_bytes - tracker.live(part.tag)
         self.link = tracker.live(part.link)
         start = part.start
@@ -112,6 +109,10 @@ class Part:
         The most bytes that were live during its forward.
     kept, link_kept, output_kept
         What is left of what it made, of its input and its output when the loss is there.
+    entry
+        The node that lets a gradient into the run before it.
+    given
+        Parameters to which what comes after the run after it gives a gradient.
     turn
         Of the run after it.
     backward_peak, gradient_bytes
@@ -131,6 +132,8 @@ class Part:
     kept: int = 0
     link_kept: int = 0
     output_kept: bool = False
+    entry: Any = None
+    given: set[int] = field(default_factory=set)
     turn: Turn | None = None
     backward_peak: int = 0
     gradient_bytes: int = 0

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any
 
@@ -27,8 +27,8 @@ from scheduler.pytorch.model.calls import (
     used_outside,
 )
 from scheduler.pytorch.model.replace import replaced
-from scheduler.pytorch.model.step import clear_gradients, gradient_holders, loss_of
-from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate
+from scheduler.pytorch.model.step import clear_gradients, loss_of
+from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves_above
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.peaks import Peaks
@@ -94,6 +94,8 @@ class _Step:
         self._loss_is_there(loss)
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
+        for part, after in pairwise(self.all):
+            part.given = {id(leaf) for leaf in leaves_above(loss.grad_fn, after.entry)}
         with tracker.tag("sink"):
             root = torch.ones_like(loss)  # held, or it would be freed between the two backwards
         tracker.reset_peak()
@@ -201,6 +203,7 @@ class _Step:
             # A gate of our own would keep a gradient, which would count as one of the model's.
             source = Source if upstream else Aside
             link = source.apply(door, [link], lambda d: self._turn_around(following - 1, d))
+            self.all[-1].entry = link.grad_fn
         return link
 
     @staticmethod
@@ -284,10 +287,8 @@ class _Step:
         self._tags.close()
         self._tags.enter_context(tracker.tag(part.backward))
         blocks = [block for block in self.blocks if block.run == run]
-        shared = used_outside(self.model, blocks)
+        shared = [p for p in used_outside(self.model, blocks) if id(p) not in part.given]
         part.turn = Turn(mark, gradient)
-        holders = gradient_holders(self.model, self.inputs)
-        part.turn.given = {id(tensor) for tensor in holders if tensor.grad is not None}
         part.held.clear()
         part.turn.begin(shared, part, tracker)
         part.turn.made = {after.number: self._made_in(after) for after in self.all[run + 1 :]}
@@ -394,7 +395,7 @@ class _Step:
         for part in self.all[:-1]:
             assert part.start is not None
             assert part.turn is not None
-            yield Run(part.start.needs_grad, part.turn.given, part.turn.layout)
+            yield Run(part.start.needs_grad, part.given, part.turn.layout)
 
     def _local(self) -> Iterable[int]:
         kept, run = 0, -1

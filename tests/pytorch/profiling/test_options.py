@@ -101,7 +101,7 @@ def planned_bytes(this: Case, layers: CostGraph, items: Sequence[Item]) -> int:
 def check(name: str, plan: Plan) -> None:
     """A real step gives what the plan promises."""
     this, layers = case(name), costs(name)
-    blocks = find_blocks(this.model, "auto")
+    blocks = find_blocks(this.model, "auto", this.inputs)
     with apply(plan, this.model) as handle:
         assert handle.report().ok
         measured = measure(this.model, this.inputs, this.loss_fn)
