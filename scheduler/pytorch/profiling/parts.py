@@ -91,6 +91,11 @@ class _Step:
         with instead(self.blocks, self._block):
             loss = loss_of(call_around(self.model, self.inputs), loss_fn)
         self._in_forward = False
+        if len(self._reached) < len(self.blocks):
+            raise UnsupportedModel(
+                f"block {self.blocks[len(self._reached)].name!r} is not called in every step: "
+                "the model skips blocks at random; switch that off (layerdrop=0 in its config)"
+            )
         self._loss_is_there(loss)
         if not loss.requires_grad:
             raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
@@ -141,6 +146,11 @@ class _Step:
     def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
         number, part = len(self._reached), self.all[-1]
+        if number == len(self.blocks) or self.blocks[number] is not block:
+            raise UnsupportedModel(
+                f"block {block.name!r} is called in another place than in a step before: the model "
+                "skips or repeats blocks at random; switch that off (layerdrop=0 in its config)"
+            )
         call = Call.of(block.name, args, kwargs)
         others = call.others
         if part.start is None:

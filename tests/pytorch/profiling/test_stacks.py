@@ -22,7 +22,7 @@ from tests.pytorch.models import (
 )
 
 IDS = batch(4, 32)
-TARGETS = {"input_ids": IDS["input_ids"], "labels": IDS["labels"][:, :24]}
+TARGETS = {"input_ids": IDS["input_ids"], "labels": IDS["labels"][:, :24].contiguous()}
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 IMAGES = {"pixel_values": noise(4, 3, 32, 32), "labels": torch.arange(4)}
 
@@ -107,7 +107,7 @@ def attentions() -> Case:
         (swin, 2, 0.03),  # a forward could set the peak: what is held meanwhile is on top of all
         (mixtral, 0, 0.01),
         (bloom, 0, 0.01),
-        (gpt_neo, 0, 0.01),
+        (gpt_neo, 0, 0.02),
         (attentions, 0, 0.2),  # as Swin; and what is collected counts though a kept block has it
     ],
 )
