@@ -151,9 +151,9 @@ class _Segment:
         if block.is_sharded:
             block.module.unshard()
         output = block.original(*_put(place, activation, args), **_put(place, activation, kwargs))
-        first, *rest = output if isinstance(output, (tuple, list)) else [output]
-        if not torch.is_tensor(first) or any(map(torch.is_tensor, rest)):
-            raise RuntimeError(f"{LAYERS[i]!r} must return one tensor, or one first in a tuple")
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not torch.is_tensor(first):
+            raise RuntimeError(f"{LAYERS[i]!r} must return a tensor, or one first in a tuple")
         return first, output
 
 

@@ -263,6 +263,14 @@ def _see_blocks(
                 first = next(other for other in found if other.kind == block.kind)
                 kind = type(first.module).__name__
                 raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise UnsupportedModel(
+                    f"block {block.name!r} cannot be run again by itself "
+                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
+                    "the blocks, and switch off what it changes (a cache for instance)"
+                ) from error
         peaks, layout, ways = seen[key]
         result.append((peaks, ways))
         made |= {id(parameter) for parameter in own[i]}

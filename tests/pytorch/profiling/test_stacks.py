@@ -100,8 +100,8 @@ def attentions() -> Case:
 @pytest.mark.parametrize(
     ("make", "junctions", "error"),
     [
-        (t5, 1, 0.01),
-        (bart, 1, 0.01),
+        (t5, 1, 0.02),
+        (bart, 1, 0.02),
         (clip, 1, 0.01),
         (convnext, 2, 0.01),
         (swin, 2, 0.03),  # a forward could set the peak: what is held meanwhile is on top of all
