@@ -171,9 +171,9 @@ class _Segment:
             args, kwargs = _put(place, activation, args), _put(place, activation, kwargs)
             args, kwargs = for_one_run(block.module, args, kwargs)
             output = block.original(*args, **kwargs)
-        first, *rest = output if isinstance(output, (tuple, list)) else [output]
-        if not torch.is_tensor(first) or any(map(torch.is_tensor, rest)):
-            raise RuntimeError(f"{LAYERS[i]!r} must return one tensor, or one first in a tuple")
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not torch.is_tensor(first):
+            raise RuntimeError(f"{LAYERS[i]!r} must return a tensor, or one first in a tuple")
         return first, output
 
 

@@ -17,7 +17,7 @@ from scheduler.plans.settings import checkpointed
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.checkpointing.segment import PlannedBlock, Segment
 from scheduler.pytorch.checkpointing.selective import check_torch
-from scheduler.pytorch.model.call import check_unwrapped
+from scheduler.pytorch.model.call import before, check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.kind import check_kind
@@ -108,7 +108,7 @@ def _members(item: Item) -> range:
 
 
 def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[str]:
-    """Module names of the plan's layers, "" for the ends that no module stands for.
+    """Module names of the plan's layers, "" for what runs around the blocks.
 
     Raises `InvalidPlan`, which names the first layer that is no block, or the first block left out.
     """
@@ -117,7 +117,8 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     inside = set(checkpointed(plan.items))
     names = [name if name in modules else "" for name in plan.layers]
     for i, name in enumerate(names):
-        if not name and (i in inside or 0 < i < count - 1):
+        is_between = 0 < i < count - 1 and plan.layers[i] != before(plan.layers[i + 1])
+        if not name and (i in inside or is_between):
             raise InvalidPlan(
                 f"the plan's layer {plan.layers[i]!r} ({ordinal(i + 1)} of {count}) is not a "
                 f"module of this {kind}; the plan was made for another model"
@@ -128,7 +129,7 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
         )
     if isinstance(given, str):
-        given = _stack_of(blocks, modules) if given == "auto" else find_blocks(model, given)
+        given = _stacks_of(blocks, modules) if given == "auto" else find_blocks(model, given)
     for mine, theirs in zip_longest(given, blocks):
         if mine != theirs:
             if mine is None:
@@ -141,10 +142,18 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     return names
 
 
-def _stack_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
-    """All blocks of the stack that `blocks` belong to; themselves where there is no one stack."""
-    parents = {name.rpartition(".")[0] for name in blocks}
-    parent = parents.pop()
-    if parents or not isinstance(stack := modules[parent], (nn.ModuleList, nn.Sequential)):
-        return blocks
-    return [f"{parent}.{name}" if parent else name for name, _ in stack.named_children()]
+def _stacks_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
+    """The blocks, and what their stacks have after the last of them of the same class."""
+    found = []
+    for i, name in enumerate(blocks):
+        found.append(name)
+        parent = name.rpartition(".")[0]
+        stack = modules[parent]
+        if parent in [other.rpartition(".")[0] for other in blocks[i + 1 :]]:
+            continue
+        if not isinstance(stack, (nn.ModuleList, nn.Sequential)):
+            continue
+        names = [f"{parent}.{key}" if parent else key for key, _ in stack.named_children()]
+        after = names[names.index(name) + 1 :] if name in names else []
+        found += [other for other in after if type(modules[other]) is type(modules[name])]
+    return found

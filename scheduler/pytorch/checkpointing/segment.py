@@ -19,7 +19,7 @@ from scheduler.pytorch.checkpointing.passage import Calls, Passage, steps_of, st
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together
 from scheduler.pytorch.model.autocast import without_cast_cache
-from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.call import Call, activation_of
 from scheduler.pytorch.model.fsdp import gather, is_unit, scatter
 from scheduler.pytorch.model.replace import Replaced
 from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
@@ -248,7 +248,7 @@ class Segment:
                 output = block.original(*args, **kwargs)
         else:  # by who opens its checkpoint, whose contexts look at each operation
             output = block.original(*args, **kwargs)
-        return split_output(block.name, call.mark(output))[0], output
+        return activation_of(block.name, output), output
 
     def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
         if activation._version != version:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,11 @@ from scheduler.common.text import ordinal
 from scheduler.pytorch.model.replace import check_unplanned
 from scheduler.pytorch.model.settings import check_own_checkpointing
 from scheduler.pytorch.observe.dispatch import tensors_of
+
+
+def before(block: str) -> str:
+    """Name of the layer that a model runs between a block and the one before it."""
+    return f"before {block}"
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,15 @@ class Call:
         return self.mark(forward(*args, **kwargs))
 
     def mark(self, output: Any) -> Any:
-        """Put `PassedOn` in the place of tensors that are arguments, after a sequence's first."""
-        if not isinstance(output, (tuple, list)) or not any(map(torch.is_tensor, output[1:])):
+        """Put `PassedOn` in the place of tensors that are arguments, after the first tensor."""
+        if isinstance(output, torch.Tensor):
             return output
         others = self.others
         places = {id(leaf): i for i, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)}
-        rest = [PassedOn(places[id(v)], v) if id(v) in places else v for v in output[1:]]
-        return _pack(type(output), [output[0], *rest])
+        leaves, form = tree_flatten(output)
+        first = next((i for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)), 0) + 1
+        rest = [PassedOn(places[id(v)]) if id(v) in places else v for v in leaves[first:]]
+        return tree_unflatten([*leaves[:first], *rest], form)
 
     def arguments(self, activation: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with something else as the activation."""
@@ -97,48 +103,92 @@ class Call:
 class PassedOn:
     """In a block's output: an argument of its call, beside the activation, that it passes on.
 
-    Holds the tensor weakly, so that what knows how a block packs its output holds nothing else.
+    `place` among the call's `others`.
     """
 
-    def __init__(self, place: int, tensor: torch.Tensor) -> None:
+    def __init__(self, place: int) -> None:
         self.place = place
-        self._tensor = weakref.ref(tensor)
-
-    def among(self, others: Sequence[Any] | None) -> Any:
-        """The argument: of the call with these `others`, or the one that was given."""
-        return self._tensor() if others is None else others[self.place]
 
 
-def _pack(kind: Any, values: list[Any]) -> Any:
-    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+@dataclass(frozen=True)
+class Extra:
+    """In a block's output: the form of a tensor beside the activation that the block makes."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Extra:
+        """The form of a tensor."""
+        return cls(tensor.shape, tensor.dtype, tensor.device, tensor.numel() * tensor.itemsize)
+
+    def stand_in(self) -> torch.Tensor:
+        """A tensor of this form that takes the memory of one number."""
+        return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
 
 
-def split_output(name: str, output: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-    """The activation in a block's output, and a function that puts another in its place.
+class Packing:
+    """How a block packs its output: the activation, what it passes on, and what it makes beside.
 
-    That function is called with the other activation, and perhaps with the other arguments of the
-    call that the output is for, of which the block may pass some on.
+    `extras` are the last, in their order.
+    """
 
-    Raises `UnsupportedModel` where the output does not hold one tensor: a plan moves one
-    activation.
+    def __init__(self, output: Any, activation: torch.Tensor | None) -> None:
+        leaves, self._form = tree_flatten(output)
+        self._leaves = [
+            v if not isinstance(v, torch.Tensor) else _AGAIN if v is activation else Extra.of(v)
+            for v in leaves
+        ]
+        self.extras = [leaf for leaf in self._leaves if isinstance(leaf, Extra)]
+
+    def pack(
+        self,
+        activation: torch.Tensor | None,
+        others: Sequence[Any],
+        extras: Sequence[torch.Tensor],
+    ) -> Any:
+        """An output with this activation and these extras, for a call with these `others`."""
+        left = iter(extras)
+        leaves = []
+        for leaf in self._leaves:
+            if leaf is _AGAIN:
+                leaf = activation
+            elif isinstance(leaf, PassedOn):
+                leaf = others[leaf.place]
+            elif isinstance(leaf, Extra):
+                leaf = next(left)
+            leaves.append(leaf)
+        return tree_unflatten(leaves, self._form)
+
+
+_AGAIN = object()
+"""In a packing: the activation."""
+
+
+def activation_of(name: str, output: Any) -> torch.Tensor:
+    """The activation that a block hands over: its output, or the first tensor in that.
+
+    Raises `UnsupportedModel` where there is none.
     """
     if isinstance(output, torch.Tensor):
-        return output, lambda tensor, others=None: tensor
-    tensors = tensors_of(output)
-    if isinstance(output, (tuple, list)) and output and output[0] is not None and len(tensors) == 1:
-        kind, rest = type(output), list(output[1:])
-
-        def rebuild(tensor: torch.Tensor, others: Sequence[Any] | None = None) -> Any:
-            again = [v.among(others) if isinstance(v, PassedOn) else v for v in rest]
-            return _pack(kind, [tensor, *again])
-
-        if isinstance(output[0], torch.Tensor):
-            return output[0], rebuild
+        return output
+    if isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor):
+        return output[0]
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            return leaf
     raise UnsupportedModel(
-        f"block {name!r} returns {type(output).__name__} with {len(tensors)} tensors; a block must "
-        "hand over exactly one tensor (switch off outputs such as attentions or a cache; where "
-        "only the first block makes more of them, name the blocks after it)"
+        f"block {name!r} returns {type(output).__name__} without a tensor; a block must hand over "
+        "the activation that the next one reads"
     )
+
+
+def extras_of(output: Any) -> list[torch.Tensor]:
+    """The tensors in a marked output beside the activation."""
+    first, *rest = tensors_of(output)
+    return [tensor for tensor in rest if tensor is not first]
 
 
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:

@@ -20,10 +20,25 @@ from torch.utils._pytree import tree_leaves
 from scheduler.common.errors import SchedulerError, UnsupportedModel
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
-from scheduler.pytorch.model.call import Call, split_output
+from scheduler.pytorch.model.call import Call, Extra, Packing, activation_of
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
-from scheduler.pytorch.observe.dispatch import OperationMode
+from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+
+
+class Leak:
+    """A module inside a block, and what it returned, held weakly."""
+
+    def __init__(self, module: nn.Module, output: Any) -> None:
+        self.module = module
+        self.packing = Packing(output, None)
+        self._storages = [weakref.ref(t.untyped_storage()) for t in tensors_of(output)]
+
+    def is_kept(self, known: Iterable[torch.Tensor] = ()) -> bool:
+        """Whether any of that is there that is not one of the tensors `known`."""
+        others = [tensor.untyped_storage() for tensor in known]
+        left = [storage for ref in self._storages if (storage := ref()) is not None]
+        return any(all(storage is not other for other in others) for storage in left)
 
 
 @dataclass
@@ -32,68 +47,68 @@ class CalledBlock:
 
     Attributes
     ----------
+    run
+        Blocks of one run, counted from 0, hand on to each other what nobody else reads.
     kind
         Blocks of one kind have equal costs; the first of a kind carries its `call`.
     call
         Its arguments, the activation a copy.
+    form
+        Of the activation that it hands over.
     output
-        For the last block: a copy of its activation.
-    rebuild
-        Makes the block's output from an activation and the other arguments of its call.
+        For the last block of a run: a copy of that activation.
+    packing
+        How its output holds it.
     sides
         Arguments beside the activation to which the block passes a gradient: their places among
-        the call's `others`, and which tensor of the model each is. Seen by `see_ends`.
+        the call's `others`, and which tensor of the model each is. Seen by `see_parts`.
+    leaks
+        Modules inside it whose output somebody keeps, by a hook for instance.
+    graded
+        Which of the extras in its output, and then in those of its leaks, are given a gradient.
+        Seen by `see_parts`.
     """
 
     name: str
     module: nn.Module
+    run: int
     kind: int
     call: Call | None
+    form: Extra
     output: torch.Tensor | None
-    rebuild: Callable[..., Any]
+    packing: Packing
     sides: dict[int, int] = field(default_factory=dict)
+    leaks: list[Leak] = field(default_factory=list)
+    graded: set[int] = field(default_factory=set)
+
+    @property
+    def extras(self) -> list[Extra]:
+        """What it makes beside its activation and others keep."""
+        return [*self.packing.extras, *(e for leak in self.leaks for e in leak.packing.extras)]
 
 
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises `UnsupportedModel` where one is not called exactly once, in order, with what the block
-    before returned.
+    Raises `UnsupportedModel` where one is not called exactly once, in order.
     """
+    ending = _ends_of_runs(model, inputs, names)
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[tuple[Call, Snapshot]] = []
-    previous: list[torch.Tensor] = []
-    earlier: list[weakref.ref[Any]] = []  # storages of the activations between blocks so far
     trace = _OperationForms()
+    inside: list[Leak] = []
 
-    def before(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        expected = names[len(blocks)] if len(blocks) < len(names) else None
-        if name != expected:
-            if any(block.name == name for block in blocks):
-                raise UnsupportedModel(
-                    f"block {name!r} is called a second time; blocks must run once each, in the "
-                    "order given"
-                )
-            raise UnsupportedModel(
-                f"block {name!r} is called out of order, where {expected!r} is next; blocks must "
-                "run once each, in the order given (where the model leaves out blocks at random, "
-                "set the rate of it to 0)"
-            )
-        call = Call.of(name, *for_one_run(module, args, kwargs))
-        if previous and call.activation is not previous.pop():
-            raise UnsupportedModel(
-                f"block {name!r} does not receive what {blocks[-1].name!r} returned: the model "
-                "runs code of its own between them, so they are not a chain"
-            )
-        handed = [t.untyped_storage() for t in call.others if isinstance(t, torch.Tensor)]
-        if any(storage() is one for storage in earlier for one in handed):
-            raise UnsupportedModel(
-                f"block {name!r} is handed the output of an earlier block beside that of the last: "
-                "a skip connection across blocks, so they are not a chain"
-            )
+    def settle() -> None:
+        # What a block has left behind is seen when all that it returned is let go.
+        if blocks:
+            blocks[-1].leaks = [leak for leak in blocks[-1].leaks if leak.is_kept()]
+
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        settle()
+        call = Call.of(name, *for_one_run(model.get_submodule(name), args, kwargs))
         calls.append((call, Snapshot((), handed=_but_caches(args, kwargs))))
-        trace.operations = []
+        trace.operations, inside[:] = [], []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call, handed = calls.pop()
@@ -102,37 +117,102 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
                 f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
                 "not a chain"
             )
-        activation, rebuild = split_output(name, call.mark(output))
-        signature = _signature(module, call, activation, trace.operations)
+        activation = activation_of(name, output)
+        packing = Packing(call.mark(output), activation)
+        known = [*tensors_of((output, call.args, call.kwargs)), *module.parameters()]
+        leaks = [leak for leak in inside if leak.is_kept([*known, *module.buffers()])]
+        signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
         if first:
             copy = call.activation.detach().clone()
             call = Call(*call.arguments(copy), call.place)
-        last = activation.detach().clone() if len(blocks) == len(names) - 1 else None
-        blocks.append(CalledBlock(name, module, kind, call if first else None, last, rebuild))
-        previous[:] = [activation]
-        earlier.append(weakref.ref(activation.untyped_storage()))
+        last = activation.detach().clone() if len(blocks) in ending else None
+        run = sum(number < len(blocks) for number in ending)
+        called, form = call if first else None, Extra.of(activation)
+        blocks.append(
+            CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
+        )
 
+    parts = {part for name in names for part in model.get_submodule(name).modules()}
+    with ExitStack() as stack, trace:
+        for part in parts - {model.get_submodule(name) for name in names}:
+            hook = part.register_forward_hook(lambda m, _, out: inside.append(Leak(m, out)))
+            stack.callback(hook.remove)
+        output = call_watched(model, inputs, names, before, after)
+        settle()
+        del output
+    return blocks
+
+
+def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[int]:
+    """Numbers of the blocks whose output another reads than the next block, as its activation."""
+    done: list[weakref.ref[Any]] = []  # storages of the activations that blocks handed over
+    ending: set[int] = set()
+    running: list[str] = []
+    previous: list[torch.Tensor] = []
+
+    def read(tensors: Iterable[torch.Tensor]) -> None:
+        given = [tensor.untyped_storage() for tensor in tensors]
+        ending.update(i for i, storage in enumerate(done) if any(storage() is g for g in given))
+
+    def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        expected = names[len(done)] if len(done) < len(names) else None
+        if name != expected or running:
+            again = "a second time" if name in names[: len(done)] else "out of order"
+            raise UnsupportedModel(
+                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+            )
+        call = Call.of(name, args, kwargs)
+        if previous and call.activation is not previous.pop():
+            ending.add(len(done) - 1)
+            read([call.activation])
+        read(tensors_of(call.others))
+        running.append(name)
+
+    def after(name: str, module: nn.Module, output: Any) -> None:
+        running.pop()
+        activation = activation_of(name, output)
+        previous[:] = [activation]
+        done.append(weakref.ref(activation.untyped_storage()))
+
+    class Reads(OperationMode):
+        def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+            if done and not running:
+                read(tensors_of((args, kwargs)))
+            return func(*args, **kwargs)
+
+    with Reads():
+        call_watched(model, inputs, names, before, after)
+    if len(done) < len(names):
+        raise UnsupportedModel(f"block {names[len(done)]!r} is never called by the model")
+    return ending | {len(names) - 1}
+
+
+def call_watched(
+    model: nn.Module,
+    inputs: Any,
+    names: Sequence[str],
+    before: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[str, nn.Module, Any], None],
+) -> Any:
+    """Call the model without gradients, and these functions around each of the blocks."""
     hooks = []
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
         module = model.get_submodule(name)
         hooks += [
             module.register_forward_pre_hook(
-                lambda m, args, kwargs, name=name: before(name, m, args, kwargs), with_kwargs=True
+                lambda _, args, kwargs, name=name: before(name, args, kwargs), with_kwargs=True
             ),
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
     try:
-        with torch.no_grad(), trace:
-            call_model(model, inputs)
+        with torch.no_grad():
+            return call_model(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    if len(blocks) < len(names):
-        raise UnsupportedModel(f"block {names[len(blocks)]!r} is never called by the model")
-    return blocks
 
 
 def _but_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -194,7 +274,9 @@ def shared_names(model: nn.Module) -> list[tuple[str, str]]:
     return pairs
 
 
-def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[Any]) -> Any:
+def _signature(
+    module: nn.Module, call: Call, output: torch.Tensor, packing: Packing, trace: list[Any]
+) -> Any:
     """Equal for blocks that cost the same: they ran the same operations on the same shapes."""
     parts = tuple((name, type(part), part.training) for name, part in module.named_modules())
     tensors = tuple(
@@ -202,7 +284,7 @@ def _signature(module: nn.Module, call: Call, output: torch.Tensor, trace: list[
         for name, t in [*module.named_parameters(), *module.named_buffers()]
     )
     handed = tuple(_form(leaf) for leaf in [call.activation, *call.others, output])
-    return parts, tensors, handed, tuple(trace)
+    return parts, tensors, handed, tuple(packing.extras), tuple(trace)
 
 
 def _form(value: Any) -> Any:

@@ -1,15 +1,17 @@
-"""Find the blocks of a model: a stack of equal modules, a pattern, or names."""
+"""Find the blocks of a model: those of its stacks, a pattern, or names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import did_you_mean
+from scheduler.pytorch.model.stacks import stacks_of
 
 
 @dataclass(frozen=True)
@@ -18,28 +20,31 @@ class Found:
 
     names: list[str]
     how: str  # the end of a sentence: "found as the stack 'model.layers'"
-    others: dict[str, int]  # stacks that were not taken, with the number of their blocks
+    others: list[str]  # blocks of these stacks that were not taken
 
 
-def find_blocks(model: nn.Module, blocks: str | Iterable[str] = "auto") -> list[str]:
+def find_blocks(
+    model: nn.Module, blocks: str | Iterable[str] = "auto", inputs: Any = None
+) -> list[str]:
     """Names of the blocks that a plan may checkpoint, in the order in which they run.
 
     Parameters
     ----------
     model
-        An `nn.Sequential` (its children), or a model with one stack of equal blocks.
+        Where the blocks are to be found: an `nn.Sequential`, or a model with stacks of blocks.
     blocks
         "auto"; a pattern such as ``"decoder.block.*"``, in which ``*``, ``?`` and ``[1-9]`` stand
         for what they do in file names, within one part between dots; or the names themselves, as
         `model.named_modules()` gives them.
+    inputs
+        What the model is called with to find them: "auto" needs it.
 
     Raises
     ------
     UnsupportedModel
-        No stack, several equally large ones, a pattern without a match, or a name that is not a
-        module of the model.
+        No stack, a pattern without a match, or a name that is not a module of the model.
     """
-    return look_for(model, blocks).names
+    return look_for(model, blocks, inputs).names
 
 
 def is_pattern(name: str) -> bool:
@@ -47,12 +52,12 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
-def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto") -> Found:
+def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto", inputs: Any = None) -> Found:
     """`find_blocks`, with reasons."""
     if not isinstance(blocks, str):
-        return Found(_named(model, list(blocks)), "named", {})
+        return Found(_named(model, list(blocks)), "named", [])
     if blocks == "auto":
-        return _stack(model)
+        return _called(model, inputs)
     if not is_pattern(blocks):
         raise UnsupportedModel(
             "blocks must be 'auto', a pattern such as 'layers.*' or a list of module names, got "
@@ -70,7 +75,7 @@ def look_for(model: nn.Module, blocks: str | Iterable[str] = "auto") -> Found:
             f"no module of {type(model).__name__} matches the pattern {blocks!r}; a * stands for "
             "one part of a name between dots, as in 'model.layers.*'"
         )
-    return Found(names, f"named by the pattern {blocks!r}", {})
+    return Found(names, f"named by the pattern {blocks!r}", [])
 
 
 def _named(model: nn.Module, names: list[str]) -> list[str]:
@@ -87,38 +92,12 @@ def _named(model: nn.Module, names: list[str]) -> list[str]:
     return names
 
 
-def _stack(model: nn.Module) -> Found:
-    if isinstance(model, nn.Sequential) and len(model):
-        return Found([n for n, _ in model.named_children()], "the children of the Sequential", {})
-    stacks = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and _is_stack(module)
-    ]
-    # A stack inside another stack's block is that block's business.
-    outer = [(n, m) for n, m in stacks if not any(n.startswith(f"{o}.") for o, _ in stacks)]
-    if not outer:
-        raise UnsupportedModel(
-            f"no stack of equal blocks was found in {type(model).__name__}; "
-            "name the blocks: blocks=['encoder.0', 'encoder.1', ...]"
-        )
-    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in outer}
-    largest = max(sizes, key=lambda name: sizes[name])
-    rivals = [name for name in sizes if name != largest and 2 * sizes[name] > sizes[largest]]
-    if rivals:
-        raise UnsupportedModel(
-            f"{type(model).__name__} has several stacks of blocks ({largest!r}, {rivals[0]!r}); "
-            f"name the blocks of one: blocks='{largest}.*'"
-        )
-    stack = dict(outer).pop(largest)
-    return Found(
-        [f"{largest}.{name}" for name, _ in stack.named_children()],
-        f"found as the stack {largest!r}",
-        {name: len(list(module.children())) for name, module in outer if name != largest},
-    )
-
-
-def _is_stack(module: nn.ModuleList | nn.Sequential) -> bool:
-    """At least two children of one class that have children of their own."""
-    kinds = {type(child) for child in module}
-    return len(module) > 1 and len(kinds) == 1 and all(list(c.children()) for c in module)
+def _called(model: nn.Module, inputs: Any) -> Found:
+    names, stacks = stacks_of(model, inputs)
+    if isinstance(model, nn.Sequential) and "" in stacks:
+        how = "the children of the Sequential"
+    else:
+        kind = "the stack" if len(stacks) == 1 else "the stacks"
+        how = f"found as {kind} {', '.join(map(repr, stacks))}"
+    others = [name for stack in stacks.values() for name in stack if name not in names]
+    return Found(names, how, others)

@@ -83,23 +83,48 @@ class Join(torch.autograd.Function):
         return (grad_outputs[0],) * ctx.count
 
 
-def nodes_below(root: Any, barrier: Any = None) -> list[Any]:
+class Beside(torch.autograd.Function):
+    """A tensor, with whose gradient one goes into each of the others, too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        """The tensor."""
+        ctx.forms = [(other.shape, other.dtype, other.device) for other in others]
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Make the others' gradients without memory: whoever reads them has counted them."""
+        rest = [
+            torch.ones((), dtype=dtype, device=device).expand(shape)
+            for shape, dtype, device in ctx.forms
+        ]
+        return (*grad_outputs, *rest)
+
+
+def nodes_below(root: Any, lowest: int = -1) -> list[Any]:
     """`root`, and for each edge of the autograd graph below it the node at its end.
 
-    Without `barrier`, and without what is only below that.
+    Only nodes, and edges of nodes, whose sequence number is above `lowest`.
     """
     found: list[Any] = []
     opened: set[Any] = set()
     todo = [root]
     while todo:
         node = todo.pop()
-        if node is None or node is barrier:
+        if node is None or node._sequence_nr() <= lowest:
             continue
         found.append(node)
         if node not in opened:
             opened.add(node)
             todo.extend(following for following, _ in node.next_functions)
     return found
+
+
+def leaves_above(root: Any, bottom: Any) -> list[torch.Tensor]:
+    """Leaves that get a gradient from nodes below `root` that were made after the node `bottom`."""
+    nodes = nodes_below(root, -1 if bottom is None else bottom._sequence_nr())
+    return [node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"]
 
 
 def saving_nothing(seen: Callable[[torch.Tensor], None] | None = None) -> saved_tensors_hooks:

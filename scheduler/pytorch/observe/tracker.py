@@ -65,6 +65,11 @@ class MemoryTracker(OperationMode):
         """Largest value of `live(tag)` since `reset_peak`."""
         return self._peak.get(tag, 0)
 
+    def tag_of(self, tensor: torch.Tensor) -> str:
+        """What a tensor that is counted was made under; of others ""."""
+        known = self._known.get(id(storage := tensor.untyped_storage()))
+        return known[2] if known is not None and known[0]() is storage and known[1] else ""
+
     def reset_peak(self) -> None:
         """Start measuring peaks from what is live now."""
         self.peak_bytes = self.live_bytes

@@ -18,6 +18,7 @@ from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
+from scheduler.pytorch.model.step import prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
@@ -96,7 +97,7 @@ def describe(
     names = blocks if isinstance(blocks, str) else list(blocks)
     machine: dict[str, Any] = {"fake": fake, "gpu": gpu, "roofline": roofline}
     try:
-        found = look_for(model, names)
+        found = _found(model, inputs, names, fake)
         outside = _Outside(model, found.names)
         with outside.watched():
             seen = see(model, inputs, loss_fn, names, options=options, **machine)
@@ -131,6 +132,12 @@ def _of_graph(costs: CostGraph, fake: bool, error: UnsupportedModel) -> Descript
             f"It is no chain: {error}.",
         ],
     )
+
+
+def _found(model: nn.Module, inputs: Any, blocks: str | list[str], fake: bool | None) -> Found:
+    faking = is_fake(model) if fake is None else fake
+    with prepared(model, inputs, fake=faking) as (model, inputs):
+        return look_for(model, blocks, inputs)
 
 
 class _Outside:
@@ -183,19 +190,19 @@ class _Outside:
 
 
 def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Iterator[str]:
-    layers, ends = seen.costs.layers, seen.ends
-    if ends.before is not None:
+    layers, parts = seen.costs.layers, seen.parts
+    if parts.peaks[0] is not None:
         yield f"{layers[0].name} is what runs before the blocks: {_some(outside.at('before'))}."
     yield f"{layers[-1].name} is what runs after them, with the loss: {_some(outside.at('after'))}."
-    held = [f"{format_bytes(ends.held_bytes)} are held throughout: inputs and loss"]
-    if ends.side_bytes:
+    held = [f"{format_bytes(parts.held_bytes)} are held throughout: inputs and loss"]
+    if parts.side_bytes:
         held.append(
-            f"of them {format_bytes(ends.side_bytes)} that the blocks are handed beside the "
+            f"of them {format_bytes(parts.side_bytes)} that the blocks are handed beside the "
             "activation"
         )
-    if ends.local_bytes:
+    if local := max(parts.local_bytes):
         held.append(
-            f"the model's own code refers to {format_bytes(ends.local_bytes)} more while its "
+            f"the model's own code refers to {format_bytes(local)} more while its "
             "blocks run forward for the first time"
         )
     yield "; ".join(held) + "."
@@ -205,8 +212,11 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
     if kept:
         yield f"Always kept, because they go another way when they are run again: {_some(kept)}."
     yield from _options(seen)
-    for name, count in found.others.items():
-        yield f"Not taken: the stack {name!r} of {count} modules, smaller than that of the blocks."
+    if found.others:
+        yield (
+            f"No blocks, because they hand later ones more than their activation: "
+            f"{_some(found.others)}."
+        )
     if unused := outside.at(None):
         yield f"Not called in this step: {_some(unused)}."
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:

@@ -1,29 +1,31 @@
-"""What is noted of a step at each of its moments, and what it adds up to for both ends."""
+"""What is noted of a step at each of its moments, and what that adds up to."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from scheduler.pytorch.observe.autograd import Sink
-from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.layer import Layout, layout_of
 from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
 
 class Side:
-    """A tensor beside the activation that takes a gradient from the blocks."""
+    """A tensor beside the activation that takes a gradient from the blocks.
+
+    `part`: the number of what made it; `size`: its bytes.
+    """
 
     tensor: torch.Tensor | None
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, part: int) -> None:
         self.tensor = tensor
-        self.node = tensor.grad_fn
+        self.part, self.size = part, storage_bytes(tensor)
         self.box: list[Any] = []
         self.scalar = Sink.apply(tensor, self.box)
 
@@ -31,98 +33,172 @@ class Side:
         """Put a gradient into the box, in place of the tensor; its bytes."""
         assert self.tensor is not None
         self.box.append(torch.ones_like(self.tensor))
-        self.tensor = None
-        return storage_bytes(self.box[0])
+        self.tensor, self.size = None, storage_bytes(self.box[0])
+        return self.size
 
 
 class Start:
-    """What is seen when the first block is reached."""
+    """What is seen when the first block of a run is reached."""
 
-    def __init__(self, activation: torch.Tensor, tracker: MemoryTracker, clock: Clock) -> None:
-        self.mark = clock.mark()
+    def __init__(self, activation: torch.Tensor, mark: Any, tracker: MemoryTracker) -> None:
+        self.mark = mark
         self.shape, self.dtype = activation.shape, activation.dtype
         self.device = activation.device
         self.needs_grad = activation.requires_grad
         self.storage = weakref.ref(activation.untyped_storage())
+        self.tag = tracker.tag_of(activation)  # "": it was there before
         self.output_bytes = storage_bytes(activation)
-        self.forward_peak = tracker.peak("before")
-        self.live_bytes = tracker.live("before")
         self.box: list[Any] = []
         with tracker.tag("sink"):
             self.scalar = Sink.apply(activation, self.box)
 
-    @property
-    def node(self) -> Any:
-        """What made the activation, in autograd's graph."""
-        return self.scalar.grad_fn.next_functions[0][0] if self.needs_grad else None
-
-
-class Forward:
-    """What is seen when the loss is there."""
-
-    def __init__(
-        self, loss: torch.Tensor, start: Start, tracker: MemoryTracker, clock: Clock
-    ) -> None:
-        self.mark = clock.mark()
-        self.loss_bytes = storage_bytes(loss)
-        self.before_kept = tracker.live("before")
-        self.before_output_kept = start.storage() is not None
-        self.after_peak = tracker.peak("after")
-        self.after_live = tracker.live("after")
-        self.after_input_saved = tracker.live("link") > 0
+    def is_kept(self) -> bool:
+        """Whether the activation is still there."""
+        return self.storage() is not None
 
 
 class Turn:
-    """What is seen between the two backwards: of what comes after the blocks, and before them.
+    """What is seen of a run between the backward of what comes after it and of what comes before.
 
-    `base` is what is live then and not of what comes before them; `kept` what is. `earlier` are
-    parameters to which the blocks' own backward has given a gradient by now.
+    `base` is what is live then and not made by the part before the run, `link` its input among
+    that; `sides` the gradients that the run makes of tensors
+    beside its activation, by the number of the part that made them; `made` what is left by then of
+    what the backwards of later parts have made, by their numbers.
     """
 
-    def __init__(
-        self,
-        mark: Any,
-        gradient: torch.Tensor | None,
-        earlier: Iterable[torch.Tensor],
-        start: Start,
-        sides: list[Side],
-        tracker: MemoryTracker,
-    ) -> None:
+    base = link = 0
+
+    def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark
-        self.after_peak = tracker.peak("after")
-        if gradient is not None:
-            tracker.disown(gradient)  # it goes on into the blocks
-        self.after_live = tracker.live("after")
+        self.layout: Layout | None = None if gradient is None else layout_of(gradient)
+        self.sides: dict[int, int] = {}
+        self.made: dict[int, int] = {}
+
+    def begin(self, shared: Iterable[torch.Tensor], part: Part, tracker: MemoryTracker) -> None:
+        """Let the backward of the part before begin, as the run's own would have left it."""
         with tracker.tag("sink"):
-            for parameter in earlier:
+            for parameter in shared:
                 parameter.grad = torch.zeros_like(parameter)
-        self.kept = tracker.live("before")
-        self.base = tracker.live_bytes - self.kept
-        with tracker.tag("before"):
+        self.base = tracker.live_bytes - tracker.live(part.tag)
+        self.link = tracker.live(part.link)
+        start = part.start
+        assert start is not None
+        with tracker.tag("gradients"):
             if start.needs_grad:
                 start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
-            self.side_gradients = sum(side.let_go() for side in sides)
+            for side in part.sides:
+                self.sides[side.part] = self.sides.get(side.part, 0) + side.let_go()
         tracker.reset_peak()
-        self.layout = None if gradient is None else layout_of(gradient)
+
+
+@dataclass
+class Part:
+    """What a model does before a run of blocks, or after the last; what is seen of that.
+
+    Attributes
+    ----------
+    begins
+        The mark at its beginning.
+    start
+        What is seen at its end; None for the last part.
+    sides
+        Tensors that first the run after it passes a gradient to.
+    held
+        Tensors that it made and that the blocks after it hold.
+    together
+        The most bytes that were live during its forward.
+    kept, link_kept, output_kept
+        What is left of what it made, of its input and its output when the loss is there.
+    entry
+        The node that lets a gradient into the run before it.
+    given
+        Parameters to which what comes after the run after it gives a gradient.
+    turn
+        Of the run after it.
+    backward_peak, gradient_bytes
+        Of its backward.
+    freed
+        Bytes that its backward frees of what those of later parts have made, by their numbers.
+    """
+
+    number: int
+    begins: Any
+    input_bytes: int = 0
+    start: Start | None = None
+    sides: list[Side] = field(default_factory=list)
+    held: list[torch.Tensor] = field(default_factory=list)
+    own_peak: int = 0
+    together: int = 0
+    kept: int = 0
+    link_kept: int = 0
+    output_kept: bool = False
+    entry: Any = None
+    given: set[int] = field(default_factory=set)
+    turn: Turn | None = None
+    backward_peak: int = 0
+    gradient_bytes: int = 0
+    freed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """What its tensors are booked under."""
+        return f"part {self.number}"
+
+    @property
+    def link(self) -> str:
+        """What its input is booked under."""
+        return f"link {self.number}"
+
+    @property
+    def backward(self) -> str:
+        """What its backward's tensors are booked under, but for the last."""
+        return f"backward {self.number}"
 
 
 @dataclass(frozen=True)
-class Ends:
-    """What a model does before its blocks (None: nothing) and after them.
+class Run:
+    """What the profile of a run's blocks must know of the model around them.
 
-    `held_bytes` are there from beginning to end: the inputs, the loss, and whatever the blocks are
-    handed beside the activation, such as masks and position embeddings: `side_bytes` of it.
-    `local_bytes` is what the model's own code still refers to while the blocks run forward for the
-    first time, and lets go before the backward. `needs_grad`: of the first block's input.
-    `trained_after` are parameters to which what comes after the blocks gives a gradient, `layout`
-    the strides of the one that it hands to the last block, see `IsolatedLayer`.
+    `needs_grad`: of its input. `given` are parameters to which what comes after it gives a
+    gradient, `layout` the strides of the one that it is handed, see `IsolatedLayer`.
     """
 
-    before: Peaks | None
-    after: Peaks
+    needs_grad: bool
+    given: set[int]
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model does around its blocks.
+
+    Attributes
+    ----------
+    peaks
+        Of what comes before the first run of blocks (None: nothing), between each two, and after
+        the last.
+    runs
+        What is between them.
+    held_bytes
+        What is there from beginning to end: the inputs, the loss, and whatever of what was made
+        before them the blocks are handed beside the activation, such as masks and position
+        embeddings: `side_bytes` of it, `loss_bytes`.
+    local_bytes
+        Of each block: what the model's own code still refers to while the block runs forward for
+        the first time, and lets go before the backward.
+    freed
+        Gradients that wait: the number of the part that makes them, of the one that uses them up,
+        their bytes.
+    sides
+        Of each tensor that blocks pass a gradient to beside their activation: the number of the
+        part that made it, its bytes.
+    """
+
+    peaks: list[Peaks | None]
+    runs: list[Run]
     held_bytes: int
     side_bytes: int
-    local_bytes: int
-    needs_grad: bool
-    trained_after: list[torch.Tensor]
-    layout: Layout | None
+    loss_bytes: int
+    local_bytes: list[int]
+    freed: list[tuple[int, int, int]]
+    sides: list[tuple[int, int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,24 +14,29 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import Call, check_unwrapped, split_output
+from scheduler.pytorch.model.call import Call, activation_of, before, check_unwrapped, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
-from scheduler.pytorch.model.find import find_blocks
+from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.settings import check_skips
+from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
+from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.observe.peaks import Peaks
-from scheduler.pytorch.profiling.marks import Ends
+from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
-from scheduler.pytorch.profiling.stem_head import see_ends
+from scheduler.pytorch.profiling.parts import see_parts
+from scheduler.pytorch.profiling.waiting import Waiting, with_waiting
 
 
 def profile(
@@ -47,7 +53,9 @@ def profile(
     """Measure what each layer of a model costs in one training step.
 
     The layers are what runs before the blocks ("embedding"), each block under its module name, and
-    what runs after them with the loss ("head"). Each distinct block is run by itself, once for the
+    what runs after them with the loss ("head"). Where the model runs code of its own between two
+    blocks, or reads the output of one elsewhere, too, that is a layer which a plan keeps, named by
+    the block after it ("before decoder.0"). Each distinct block is run by itself, once for the
     bytes and a few times for the clock, so that the whole step is never in memory. The model, its
     gradients, its buffers and the random state are left as they were. Where autocast is on, the
     forward is profiled under it and the backward outside, as torch recommends, and casts as an
@@ -63,8 +71,9 @@ def profile(
     loss_fn
         ``loss_fn(output)`` gives the scalar to differentiate; default the output's own ``loss``.
     blocks
-        "auto" (the children of an `nn.Sequential`, or the model's one stack of equal blocks), a
-        pattern of names such as ``"decoder.block.*"``, or the names in the order in which they run.
+        "auto" (the children of every `nn.ModuleList` or `nn.Sequential` that the model calls once
+        each), a pattern of names such as ``"decoder.block.*"``, or the names in the order in which
+        they run.
     options
         True: look inside the blocks, and give each its options: which of its results to keep while
         the rest is dropped and made again (of chains). At most 10 of the Pareto set of a block, and
@@ -88,7 +97,8 @@ def profile(
     Raises
     ------
     UnsupportedModel
-        The blocks cannot be found, are not a chain, or do something a plan cannot honour.
+        The blocks cannot be found, do not run once each in this order, or do something that a plan
+        cannot honour.
     InvalidCosts
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
@@ -130,8 +140,9 @@ class Seen:
     """A profile, and what it was made of; `runs`: how many blocks were run by themselves."""
 
     costs: CostGraph
+    found: Found
     blocks: list[CalledBlock]
-    ends: Ends
+    parts: Parts
     runs: int
     fake: bool
     options: list[SeenOptions | None]  # of each block, where they were asked for
@@ -150,20 +161,24 @@ def see(
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
     model = bare(model, sharded=False)
-    names = find_blocks(model, blocks)
-    check_unwrapped(model, names)
-    check_compiled(model, names)
+    check_unwrapped(model, [])
+    likely = listed(model) if isinstance(blocks, str) else list(blocks)
+    check_compiled(model, likely)
     check_skips(model)
     if options:
-        check_opened(model, names)
+        check_opened(model, likely)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
-    with prepared(model, inputs, fake=faking) as (model, inputs), without_caches(model, names):
+    with prepared(model, inputs, fake=faking) as (model, inputs):
         device = device_of(model, inputs)
         clock = RooflineClock(machine) if faking else Clock(device)
         with lifted(device) as ambient:
             loss_fn = None if loss_fn is None else ambient.around(loss_fn)
-            return _profile(model, inputs, loss_fn, names, clock, ambient, options)
+            with ambient.inside(model, cache=False):
+                found = look_for(model, blocks, inputs)
+            check_unwrapped(model, found.names)
+            with without_caches(model, found.names):
+                return _profile(model, inputs, loss_fn, found, clock, ambient, options)
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -183,41 +198,67 @@ def _profile(
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None,
-    names: list[str],
+    found: Found,
     clock: Clock,
     ambient: Ambient,
     options: bool,
 ) -> Seen:
     with ambient.inside(model, cache=False):
-        found = find_calls(model, inputs, names)
-    _check_casts(model, found, ambient)
+        blocks = find_calls(model, inputs, found.names)
+    _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
-        ends = see_ends(model, inputs, loss_fn, found, clock)
-    seen, runs = _see_blocks(found, ends, clock, ambient, options)
+        parts = see_parts(model, inputs, loss_fn, blocks, clock)
+    seen, runs = _see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
-        [block.module for block in found], all_of_first=not ends.needs_grad
+        [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = []
-    if ends.before is not None:
-        layers.append(ends.before.cost(_free("embedding", model), recomputable=False))
+    layers = _layers(model, blocks, parts, seen, casts)
+    # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
+    # forwards leave is there until the step is over: for kept ones the safe side.
+    held = parts.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
+    costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
+    all_ways = [ways for _, ways in seen]
+    estimated = isinstance(clock, RooflineClock)
+    return Seen(costs, found, blocks, parts, runs, estimated, all_ways)
+
+
+def _layers(
+    model: nn.Module,
+    blocks: list[CalledBlock],
+    parts: Parts,
+    seen: list[tuple[Peaks, SeenOptions | None]],
+    casts: int,
+) -> tuple[LayerCost, ...]:
+    """Blocks and parts in the order in which they run."""
+    layers: list[LayerCost] = []
+    places: list[int] = []  # of the parts
+
+    def add_part(name: str) -> None:
+        peaks = parts.peaks[len(places)]
+        more = casts if places else 0
+        places.append(len(layers))
+        if peaks is not None:
+            cost = peaks.with_more_in_forward(more).cost(_free(name, model), recomputable=False)
+            layers.append(cost)
+
+    last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
     kinds = {peaks for peaks, _ in seen}
-    local = _local_bytes(ends, [peaks for peaks, _ in seen])
-    for (peaks, ways), block, size in zip(seen, found, local, strict=True):
-        more = size + casts + max(peaks.more_before(last) for last in kinds)
+    local_bytes = _local_bytes(blocks, parts, [peaks for peaks, _ in seen])
+    for block, (peaks, ways), local in zip(blocks, seen, local_bytes, strict=True):
+        if block.run == len(places):
+            add_part(before(block.name) if places else "embedding")
+        more = local + casts + max(peaks.more_before(last) for last in kinds)
         layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
             layer = replace(layer, options=costs_of)
+        last_use |= dict.fromkeys(block.sides.values(), len(layers))
         layers.append(layer)
-    last = "loss" if isinstance(model, nn.Sequential) else "head"
-    after = ends.after.with_more_in_forward(casts)
-    layers.append(after.cost(_free(last, model), recomputable=False))
-    # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
-    # forwards leave is there until the step is over: for kept ones the safe side.
-    held = ends.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
-    costs = CostGraph(tuple(layers), input_bytes=held, name=type(model).__name__, time_unit="ms")
-    all_ways = [ways for _, ways in seen]
-    return Seen(costs, found, ends, runs, isinstance(clock, RooflineClock), all_ways)
+    add_part("loss" if isinstance(model, nn.Sequential) else "head")
+    waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
+    made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
+    waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
+    return with_waiting(layers, parts.held_bytes, waiting)
 
 
 def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -> None:
@@ -237,23 +278,27 @@ def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -
                 )
 
 
-def _local_bytes(ends: Ends, seen: list[Peaks]) -> list[int]:
+def _local_bytes(blocks: list[CalledBlock], parts: Parts, seen: list[Peaks]) -> list[int]:
     """By how much each block's forward is higher for what the model's own code still refers to.
 
     That is there only while the blocks run forward for the first time, and matters only where that
     forward could set the peak: the backward of the same block comes with the gradients that those
     above it have left. Where it could, it is on top of every forward of the block: the safe side.
     """
-    local, left, found = ends.local_bytes, ends.after.gradient_bytes, []
-    for peaks in reversed(seen):
-        enough = peaks.spare_bytes + left >= local + ends.after.output_bytes
+    above, found, part = 0, [], len(parts.peaks)
+    for block, peaks, local in reversed(list(zip(blocks, seen, parts.local_bytes, strict=True))):
+        while part > block.run + 1:
+            part -= 1
+            after = parts.peaks[part]
+            above += 0 if after is None else after.gradient_bytes
+        enough = peaks.spare_bytes + above >= local + parts.loss_bytes
         found.append(0 if enough else local)
-        left += peaks.gradient_bytes
+        above += peaks.gradient_bytes
     return found[::-1]
 
 
 def _see_blocks(
-    found: list[CalledBlock], ends: Ends, clock: Clock, ambient: Ambient, options: bool
+    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
 ) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
@@ -261,16 +306,23 @@ def _see_blocks(
     trained = [
         bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
     ]
-    made = {id(parameter) for parameter in ends.trained_after}  # whose gradient is there already
+    made: set[int] = set()  # parameters whose gradient is there already
     made_sides: set[int] = set()
-    layout = ends.layout
+    layout: Layout | None = None
+    run = len(parts.runs)
     seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
     result = []
     for i, block in reversed(list(enumerate(found))):
-        needs_grad = ends.needs_grad or any(trained[:i])
+        if block.run < run:
+            run = block.run
+            made |= parts.runs[run].given
+            layout = parts.runs[run].layout
+        of_run = [trained[j] for j in range(i) if found[j].run == run]
+        needs_grad = parts.runs[run].needs_grad or any(of_run)
         waiting = {place: token in made_sides for place, token in block.sides.items()}
         earlier = [id(parameter) in made for parameter in own[i]]
-        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout)
+        graded = tuple(sorted(block.graded))
+        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout, graded)
         if key not in seen:
             call = calls[block.kind]
             others = call.others
@@ -300,6 +352,14 @@ def _see_blocks(
                 first = next(other for other in found if other.kind == block.kind)
                 kind = type(first.module).__name__
                 raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise UnsupportedModel(
+                    f"block {block.name!r} cannot be run again by itself "
+                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
+                    "the blocks, and switch off what it changes (a cache for instance)"
+                ) from error
         peaks, layout, ways = seen[key]
         result.append((peaks, ways))
         made |= {id(parameter) for parameter in own[i]}
@@ -319,7 +379,18 @@ def _alone(
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
         held[:] = [handed.without_activation()]
-        return split_output(block.name, handed.run(once, activation))[0]
+        if not block.graded:
+            return activation_of(block.name, handed.run(once, activation))
+        with ExitStack() as stack:
+            left: list[torch.Tensor] = []
+            for leak in block.leaks:
+                hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
+                stack.callback(hook.remove)
+            output = handed.run(once, activation)
+        extras = [*extras_of(output), *left]
+        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
+        made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
+        return made
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,29 +76,25 @@ def measure(
         memory inside a kernel is not seen there).
     """
     model = bare(model)
-    try:
-        names = [] if blocks == [] else find_blocks(model, blocks)
-    except UnsupportedModel:
-        if blocks != "auto":
-            raise
-        names = []  # no stack to count in
     faking = is_fake(model) if fake is None else fake
-    return measured(model, inputs, loss_fn, names, fake=faking, inside=True)
+    return measured(model, inputs, loss_fn, blocks, fake=faking, inside=True)
 
 
 def measured(
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None,
-    names: Sequence[str],
+    blocks: str | Iterable[str],
     *,
     fake: bool,
     inside: bool = False,
 ) -> Measurement:
-    """`measure` for blocks of these names; for `inside` see `counted`."""
+    """`measure` of a model without wrapper; for `inside` see `counted`."""
     with prepared(model, inputs, fake=fake) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
+            with ambient.inside(model, cache=False):
+                names = _names(model, blocks, inputs)
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
             planned = model.__dict__.get("forward")
@@ -112,6 +108,18 @@ def measured(
             if isinstance(planned, TracingModel):
                 forwards |= planned.counts
             return Measurement(peak, forwards, seconds, left)
+
+
+def _names(model: nn.Module, blocks: str | Iterable[str], inputs: Any) -> list[str]:
+    """Of the blocks to be counted; none where the model has no stack, or none is named."""
+    if blocks == []:
+        return []
+    try:
+        return find_blocks(model, blocks, inputs)
+    except UnsupportedModel:
+        if blocks != "auto":
+            raise
+        return []
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Models that look like a chain of blocks and are not."""
+"""A model whose head reads around its blocks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch import profile
+from scheduler import solve
+from scheduler.pytorch import apply, measure, profile
+from tests.pytorch.models import smallest_budget
 
 
 def block() -> nn.Module:
@@ -33,9 +34,12 @@ class Skip(nn.Module):
 
 
 @pytest.mark.parametrize("fake", [False, True])
-def test_a_skip_around_all_blocks_is_refused(fake: bool) -> None:
-    model = Skip()
-    with pytest.raises(UnsupportedModel, match="also reads what runs before them"):
-        profile(model, torch.randn(4, 8), lambda y: y.sum(), fake=fake)
-    model.around = False
-    assert len(profile(model, torch.randn(4, 8), lambda y: y.sum(), fake=fake)) == 5
+def test_a_skip_around_all_blocks(fake: bool) -> None:
+    model, x = Skip(), torch.randn(4, 8)
+    costs = profile(model, x, lambda y: y.sum(), fake=fake)
+    assert len(costs.layers) == 5
+    for budget in (10**9, smallest_budget(costs)):
+        plan = solve(costs, budget=budget)
+        with apply(plan, model):
+            measured = measure(model, x, lambda y: y.sum())
+        assert measured.peak_bytes <= plan.peak_bytes <= 1.05 * measured.peak_bytes

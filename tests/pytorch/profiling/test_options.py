@@ -107,7 +107,7 @@ def assert_kept(found: int, this: Case, layers: CostGraph, items: Sequence[Item]
 def check(name: str, plan: Plan) -> None:
     """A real step gives what the plan promises."""
     this, layers = case(name), costs(name)
-    blocks = find_blocks(this.model, "auto")
+    blocks = find_blocks(this.model, "auto", this.inputs)
     with apply(plan, this.model) as handle:
         assert handle.report().ok
         measured = measure(this.model, this.inputs, this.loss_fn)

@@ -48,7 +48,7 @@ class Chain:
     def __init__(self, case: Case, blocks: str | list[str]) -> None:
         self.case, self.blocks = case, blocks
         without_cache(case.model)  # whose own scalars only fake tensors are seen to take
-        self.modules = find_blocks(case.model, blocks)
+        self.modules = find_blocks(case.model, blocks, case.inputs)
 
     def costs(self, fake: bool) -> CostGraph:
         """Profile it."""

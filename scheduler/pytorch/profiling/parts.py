@@ -1,0 +1,427 @@
+"""Profile what a model does around its runs of blocks, with the blocks left out.
+
+Autograd runs backward in the reverse order of the forward, so whatever leads from where to where,
+the parts and the runs between them are layers of one chain.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from itertools import islice, pairwise
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.model.call import Call
+from scheduler.pytorch.model.calls import (
+    CalledBlock,
+    call_around,
+    instead,
+    own_parameters,
+    used_outside,
+)
+from scheduler.pytorch.model.replace import replaced
+from scheduler.pytorch.model.step import clear_gradients, loss_of
+from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves_above
+from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.peaks import Peaks
+from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
+from scheduler.pytorch.profiling.marks import Part, Parts, Run, Side, Start, Turn
+
+Loss = Callable[[Any], Any] | None
+
+
+def see_parts(
+    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
+) -> Parts:
+    """Profile what runs before, between and after the runs of blocks, these themselves left out.
+
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`), and
+    which of the tensors in its output beside the activation are given one (`graded`).
+
+    Raises `UnsupportedModel` where a block is handed what another makes beside its activation, or
+    the loss has no gradient.
+    """
+
+    def step(tracked: bool) -> _Step:
+        return _Step(model, inputs, loss_fn, blocks, clock, tracked=tracked)
+
+    timed = clock.repeated(lambda: step(tracked=False).times())
+    return step(tracked=True).parts([median(times) for times in zip(*timed, strict=True)])
+
+
+class _Step:
+    """One step of the model in which the blocks pass on stand-ins, and the last of a run a copy."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        loss_fn: Loss,
+        blocks: list[CalledBlock],
+        clock: Clock,
+        *,
+        tracked: bool,
+    ) -> None:
+        self.model, self.inputs = model, inputs
+        self.blocks = blocks
+        self.clock = clock
+        self.tracker = MemoryTracker(self._see)
+        self.all: list[Part] = []
+        self.side_bytes: dict[int, int] = {}  # of the blocks' other arguments, by storage
+        self._in_forward = True
+        self._reached: list[int] = []  # of each block: what was live when it was called
+        self._stand_ins: list[tuple[weakref.ref[Any], int, int]] = []  # storage, bytes, block
+        self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
+        clear_gradients(model, inputs)
+        with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
+            self._run(loss_fn)
+        clear_gradients(model, inputs)
+
+    def _run(self, loss_fn: Loss) -> None:
+        tracker, clock = self.tracker, self.clock
+        self._begin(0)
+        with instead(self.blocks, self._block):
+            loss = loss_of(call_around(self.model, self.inputs), loss_fn)
+        self._in_forward = False
+        if len(self._reached) < len(self.blocks):
+            raise UnsupportedModel(
+                f"block {self.blocks[len(self._reached)].name!r} is not called in every step: "
+                "the model skips blocks at random; switch that off (layerdrop=0 in its config)"
+            )
+        self._loss_is_there(loss)
+        if not loss.requires_grad:
+            raise UnsupportedModel("the loss does not depend on any parameter that requires grad")
+        for part, after in pairwise(self.all):
+            part.given = {id(leaf) for leaf in leaves_above(loss.grad_fn, after.entry)}
+        with tracker.tag("sink"):
+            root = torch.ones_like(loss)  # held, or it would be freed between the two backwards
+        tracker.reset_peak()
+        self._backward = clock.mark()
+        loss.backward(root)
+        self._finish = clock.mark()
+        self._turn_all_after(-1, self._finish)
+        self._end_backward(self.all[0])
+        del loss, root
+
+    def _begin(self, input_bytes: int) -> None:
+        """Begin a part."""
+        self._tags.close()
+        part = Part(len(self.all), self.clock.mark(), input_bytes)
+        self.all.append(part)
+        self._tags.enter_context(self.tracker.tag(part.tag))
+
+    def _see(self, *operation: Any) -> None:
+        # What the model's own code still refers to is there while a part runs forward, too.
+        if self._in_forward:
+            part = self.all[-1]
+            part.together = max(part.together, self._live())
+
+    def _live(self, but: int | None = None) -> int:
+        """Bytes live, with those that stand-ins stand for; `but` without one block's activation."""
+        self._stand_ins = [each for each in self._stand_ins if each[0]() is not None]
+        more = sum(size for _, size, number in self._stand_ins if number != but)
+        return self.tracker.live_bytes - self.tracker.live("sink") + more
+
+    def _loss_is_there(self, loss: torch.Tensor) -> None:
+        tracker = self.tracker
+        self._forward_end = self.clock.mark()
+        self.loss_bytes = storage_bytes(loss)
+        self.all[-1].own_peak = tracker.peak(self.all[-1].tag)
+        for part in self.all:
+            part.kept, part.link_kept = tracker.live(part.tag), tracker.live(part.link)
+            part.output_kept = part.start is not None and part.start.is_kept()
+        self._live()
+        self.extra_bytes = sum(size for _, size, _ in self._stand_ins)
+
+    # Runs of blocks
+
+    def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tracker = self.tracker
+        number, part = len(self._reached), self.all[-1]
+        if number == len(self.blocks) or self.blocks[number] is not block:
+            raise UnsupportedModel(
+                f"block {block.name!r} is called in another place than in a step before: the model "
+                "skips or repeats blocks at random; switch that off (layerdrop=0 in its config)"
+            )
+        call = Call.of(block.name, args, kwargs)
+        others = call.others
+        if part.start is None:
+            part.own_peak = tracker.peak(part.tag)
+            part.start = Start(call.activation, self.clock.mark(), tracker)
+        block.sides = self._aside(block, others)
+        self._reached.append(self._live(but=number - 1))
+        with tracker.tag("sink"):
+            passed = block.form.stand_in()
+        extras = iter(self._extras(block, part.start.device))
+        mine = list(islice(extras, len(block.packing.extras)))
+        for leak in block.leaks:
+            made = list(islice(extras, len(leak.packing.extras)))
+            with replaced(leak.module, partial(_handed, leak.packing.pack(None, (), made))):
+                leak.module()  # for its hooks
+            del made
+        is_last = block is self.blocks[-1] or self.blocks[number + 1].run > block.run
+        if is_last:
+            passed = self._link(block, part)
+        else:
+            self._stands_for(passed, block.form.nbytes, number)
+        del call, args, kwargs  # or this would be what still refers to the activation
+        return block.packing.pack(passed, others, mine)
+
+    def _stands_for(self, tensor: torch.Tensor, size: int, number: int) -> None:
+        self._stand_ins.append((weakref.ref(tensor.untyped_storage()), size, number))
+
+    def _extras(self, block: CalledBlock, device: torch.device) -> list[torch.Tensor]:
+        """Stand-ins for what a block makes beside its activation."""
+        made = []
+        for place, form in enumerate(block.extras):
+            with self.tracker.tag("sink"):
+                tensor = form.stand_in()
+                if tensor.is_floating_point():
+
+                    def seen(gradient: torch.Tensor, place: int = place) -> None:
+                        block.graded.add(place)
+                        self._waiting.append(gradient)
+
+                    tensor = Aside.apply(gate(device), [tensor], seen)
+            self._stands_for(tensor, form.nbytes, -1)
+            made.append(tensor)
+        return made
+
+    def _link(self, block: CalledBlock, part: Part) -> torch.Tensor:
+        """Begin the part after a run, with a copy of what its last block handed over."""
+        tracker = self.tracker
+        assert block.output is not None
+        run = [each for each in self.blocks if each.run == block.run]
+        following = len(self.all)
+        input_bytes = storage_bytes(block.output)
+        self._begin(input_bytes)
+        with tracker.tag(self.all[-1].link):
+            # A copy, so that nothing but the model's own code can keep it alive.
+            link = block.output.clone()
+        upstream = self._upstream(part)
+        if upstream or any(each.sides or own_parameters(each.module) for each in run):
+            with tracker.tag("sink"):
+                door = self._door(part, link.device)
+            # A gate of our own would keep a gradient, which would count as one of the model's.
+            source = Source if upstream else Aside
+            link = source.apply(door, [link], lambda d: self._turn_around(following - 1, d))
+            self.all[-1].entry = link.grad_fn
+        return link
+
+    @staticmethod
+    def _upstream(part: Part) -> bool:
+        """Whether a gradient goes from the run after a part into what comes before."""
+        return bool(part.sides) or (part.start is not None and part.start.needs_grad)
+
+    def _door(self, part: Part, device: torch.device) -> torch.Tensor:
+        """A scalar whose backward goes on into all that comes before the run after a part."""
+        start = part.start
+        scalars = [start.scalar] if start is not None and start.needs_grad else []
+        scalars += [side.scalar for side in part.sides]
+        if not scalars:
+            return gate(device)
+        door: torch.Tensor = scalars[0] if len(scalars) == 1 else Join.apply(*scalars)
+        return door
+
+    def _aside(self, block: CalledBlock, others: Sequence[Any]) -> dict[int, int]:
+        """Take note of a block's other arguments; the places of those that take a gradient."""
+        known = self._sides()
+        standing = {id(storage()) for storage, _, _ in self._stand_ins}
+        starts = [part.start.storage() for part in self.all if part.start is not None]
+        places = {}
+        for place, leaf in enumerate(others):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            storage = leaf.untyped_storage()
+            if id(storage) in standing:
+                raise UnsupportedModel(
+                    f"block {block.name!r} is handed what a block before it makes beside its "
+                    "activation; leave the one that makes it out of the blocks"
+                )
+            tag = self.tracker.tag_of(leaf)
+            if any(storage is start for start in starts) or tag not in ("", self.all[0].tag):
+                self._hold(leaf, tag)
+            elif size := self.tracker.disown(leaf):
+                self.side_bytes[id(storage)] = size
+                # It has been there since before the first run, and is held throughout.
+                self._reached = [live - size for live in self._reached]
+                for part in self.all[1:]:
+                    part.together -= size
+            if not leaf.requires_grad or leaf.is_leaf:
+                continue
+            number = next((i for i, side in enumerate(known) if side.tensor is leaf), len(known))
+            if number == len(known):
+                with self.tracker.tag("sink"):
+                    known.append(Side(leaf, self._made_by(tag)))
+                self.all[-1].sides.append(known[-1])
+            places[place] = number
+        return places
+
+    def _sides(self) -> list[Side]:
+        return [side for part in self.all for side in part.sides]
+
+    def _made_by(self, tag: str) -> int:
+        return int(tag.rpartition(" ")[2] or 0)
+
+    def _hold(self, leaf: torch.Tensor, tag: str) -> None:
+        """Keep a tensor, as the blocks do that are handed it, until their backward is over."""
+        held = self.all[self._made_by(tag)].held
+        if all(leaf is not tensor for tensor in held):
+            held.append(leaf)
+
+    # The backward
+
+    def _turn_around(self, run: int, gradient: torch.Tensor) -> None:
+        mark = self.clock.mark()
+        self._turn_all_after(run, mark)
+        self._turn(run, mark, gradient)
+
+    def _turn_all_after(self, run: int, mark: Any) -> None:
+        """Between two backwards there may be runs whose output has no gradient."""
+        for later in range(len(self.all) - 2, run, -1):
+            if self.all[later].turn is None:
+                self._turn(later, mark, None)
+
+    def _turn(self, run: int, mark: Any, gradient: torch.Tensor | None) -> None:
+        """End the backward of what comes after a run, and begin that of what comes before."""
+        tracker, part = self.tracker, self.all[run]
+        self._end_backward(self.all[run + 1], gradient)
+        self._tags.close()
+        self._tags.enter_context(tracker.tag(part.backward))
+        blocks = [block for block in self.blocks if block.run == run]
+        shared = [p for p in used_outside(self.model, blocks) if id(p) not in part.given]
+        part.turn = Turn(mark, gradient)
+        part.held.clear()
+        part.turn.begin(shared, part, tracker)
+        part.turn.made = {after.number: self._made_in(after) for after in self.all[run + 1 :]}
+
+    def _made_in(self, part: Part) -> int:
+        """Bytes left of what was made in the backward of a part."""
+        return self.tracker.live(part.backward if part.start is not None else part.tag)
+
+    def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
+        tracker, turn = self.tracker, part.turn
+        peak = tracker.peak(part.tag) if turn is None else tracker.peak_bytes
+        if gradient is not None:
+            tracker.disown(gradient)  # it goes on into the blocks
+        if turn is None:  # the last: what is freed of others meanwhile counts as there
+            live = tracker.live(part.tag) - self.loss_bytes
+        else:
+            # With the root of the backward, which a block that is run by itself has, too.
+            peak += self.loss_bytes - turn.base - sum(turn.sides.values())
+            # Its input, which it may free, is no gradient.
+            live = tracker.live_bytes - tracker.live(part.link) - (turn.base - turn.link)
+            live -= sum(size for made_by, size in turn.sides.items() if made_by < part.number)
+            if part.number:
+                # What waits for this backward counts as saved, not as a gradient that stays.
+                part.freed = {
+                    number: max(size - self._made_in(self.all[number]), 0)
+                    for number, size in turn.made.items()
+                }
+                freed = sum(part.freed.values())
+                sides = sum(side.size for side in self._sides() if side.part == part.number)
+                peak += freed + sides
+                live += freed + sides - turn.sides.get(part.number, 0)
+            # Of the first: a weight that two parts share has one gradient, made anew from the two,
+            # and what is freed of the later one's is taken off here.
+            if not self._upstream(part):
+                live -= tracker.live(part.tag)
+        part.backward_peak, part.gradient_bytes = peak, max(live, 0)
+
+    # What it adds up to
+
+    def times(self) -> list[float]:
+        """Of each part the forward, then of each the backward."""
+        between, parts = self.clock.between, self.all
+        ends = [part.start.mark for part in parts if part.start is not None]
+        turns = [part.turn.mark for part in parts if part.turn is not None]
+        return [
+            *(between(a.begins, b) for a, b in zip(parts, [*ends, self._forward_end], strict=True)),
+            *(
+                between(a, b)
+                for a, b in zip([*turns, self._backward], [self._finish, *turns], strict=True)
+            ),
+        ]
+
+    def parts(self, times: list[float]) -> Parts:
+        """What the tracked run has seen, with times from others."""
+        count = len(self.all)
+        side = sum(self.side_bytes.values())
+        held = unique_bytes(self.inputs) + side + self.loss_bytes + self.extra_bytes
+        first, start = self.all[0], self.all[0].start
+        assert start is not None
+        given = {id(tensor.untyped_storage()) for tensor in tensors_of(self.inputs)}
+        nothing_before = id(start.storage()) in given and not first.sides
+        if nothing_before:
+            # Nothing is computed before the blocks, but the model may have made masks and such.
+            held += first.kept
+        peaks: list[Peaks | None] = []
+        before = 0  # what is kept of the parts before
+        for part, forward, backward in zip(self.all, times[:count], times[count:], strict=True):
+            if part.number == 0:
+                part.input_bytes, forward_peak = held, part.own_peak - side
+            else:
+                forward_peak = max(part.own_peak, part.together - before - part.input_bytes)
+            before += part.kept + part.link_kept
+            peaks.append(self._peaks(part, forward_peak, forward, backward))
+        if nothing_before:
+            peaks[0] = None
+        freed = [
+            (number, part.number, size) for part in self.all for number, size in part.freed.items()
+        ]
+        sides = [(side.part, side.size) for side in self._sides()]
+        runs, local = list(self._runs()), list(self._local())
+        return Parts(peaks, runs, held, side, self.loss_bytes, local, freed, sides)
+
+    def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
+        start = part.start
+        made = 0 if start is None or start.tag != part.tag else start.output_bytes
+        output_bytes = self.loss_bytes if start is None else start.output_bytes
+        kept = self.loss_bytes if start is None else made if part.output_kept else 0
+        passes_on = start is not None and start.tag == part.link
+        return Peaks(
+            input_bytes=part.input_bytes,
+            output_bytes=output_bytes,
+            saved_bytes=max(part.kept - kept, 0),
+            input_saved=part.number == 0 or (part.link_kept > 0 and not passes_on),
+            output_saved=start is not None and part.output_kept and start.tag != "",
+            forward_peak=forward_peak,
+            drop_peak=None,
+            backward_peak=part.backward_peak,
+            gradient_bytes=part.gradient_bytes,
+            forward_time=forward,
+            recompute_time=forward,
+            backward_time=backward,
+        )
+
+    def _runs(self) -> Iterable[Run]:
+        for part in self.all[:-1]:
+            assert part.start is not None
+            assert part.turn is not None
+            yield Run(part.start.needs_grad, part.given, part.turn.layout)
+
+    def _local(self) -> Iterable[int]:
+        kept, run = 0, -1
+        for block, live in zip(self.blocks, self._reached, strict=True):
+            part = self.all[block.run]
+            start = part.start
+            assert start is not None
+            input_bytes = 0
+            if block.run > run:
+                run = block.run
+                kept += part.kept + part.link_kept
+                if start.tag and not part.output_kept:
+                    input_bytes = start.output_bytes
+            yield max(live - kept - input_bytes - self.extra_bytes, 0)
+
+
+def _handed(output: Any, *args: Any, **kwargs: Any) -> Any:
+    return output

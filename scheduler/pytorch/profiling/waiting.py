@@ -1,0 +1,65 @@
+"""Gradients that wait: made in the backward of one layer, used up in that of another below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler.costs.layer import LayerCost
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """`size` bytes, by the places of the two layers in the chain; `taker` is always kept."""
+
+    maker: int
+    taker: int
+    size: int
+
+
+def with_waiting(
+    layers: Sequence[LayerCost], input_bytes: int, all_waiting: Iterable[Waiting]
+) -> tuple[LayerCost, ...]:
+    """Layers that hold what waits from its making to its use, which count it as a gradient.
+
+    It becomes a part of the taker's saved set: that is there until the taker's backward, as it
+    should, and too early until the maker's. What has its backward before that stays below the
+    count by as much.
+    """
+    made, saved, early = ([0] * len(layers) for _ in range(3))
+    for each in all_waiting:
+        size = min(each.size, layers[each.maker].gradient_bytes - made[each.maker])
+        made[each.maker] += size
+        saved[each.taker] += size
+        for i in range(each.maker + 1, len(layers)):
+            early[i] += size
+    inputs = [input_bytes, *(layer.output_bytes for layer in layers)]
+    return tuple(map(_counted_later, layers, inputs, made, saved, early))
+
+
+def _counted_later(
+    layer: LayerCost, input_bytes: int, made: int, saved: int, early: int
+) -> LayerCost:
+    if not made and not saved and not early:
+        return layer
+    gradients = layer.gradient_bytes - made
+    held = layer.saved_bytes + saved + layer.output_bytes * (2 if layer.output_saved else 1)
+    most = min(held, input_bytes + gradients)
+    above = layer.backward_transient_bytes - layer.backward_overlap_bytes - early
+    options = tuple(
+        replace(
+            option,
+            backward_overlap_bytes=None
+            if option.backward_overlap_bytes is None
+            else min(option.backward_overlap_bytes, most),
+        )
+        for option in layer.options
+    )
+    return replace(
+        layer,
+        saved_bytes=layer.saved_bytes + saved,
+        gradient_bytes=gradients,
+        backward_transient_bytes=max(above, 0),
+        backward_overlap_bytes=min(max(-above, 0), most),
+        options=options,
+    )
