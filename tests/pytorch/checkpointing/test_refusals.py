@@ -337,7 +337,7 @@ def test_a_block_that_takes_no_tensor() -> None:
             return self.blocks[1](self.blocks[0]())  # type: ignore[no-any-return]
 
     with pytest.raises(UnsupportedModel, match=r"'blocks.0' was called without a tensor"):
-        profile(Model(2, Constant), X, mean_square)
+        profile(Model(2, Constant), X, mean_square, "blocks.*")
 
 
 # --- losses -------------------------------------------------------------------------------------
