@@ -114,7 +114,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         recompute_time=again,
         backward_time=backward,
         repeatable=again_peak is not None,
-        again_peak=max((again_peak or 0) - peaks.shared_bytes, 0),
+        again_peak=again_peak or 0,
     )
     return peaks, layout
 
@@ -171,14 +171,14 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         with tracker.tag("sink"):
-            graph = Sink.apply(out, box)  # held by what follows, without the output
+            graph = Sink.apply(out, box)  # what follows holds it, with leaves that were made here
         del out
-        # On its modules a recomputation leaves its own beside it; in a container, in its place.
+        # A kept run counts what it leaves as saved, and it is there once: not what is on modules,
+        # where the attributes of a forward and of its recomputation may be there side by side.
         parts = [vars(part) for part in layer.module.modules()]
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
         left = tracker.live("drop")
-        del graph  # with leaves that it made itself, which no recomputation frees
-        shared = tracker.live("drop")
+        del graph
         gradients = _Gradients()
         with tracker.tag("input"):
             # A copy that nobody else holds: it is live afterwards only if the layer saves it.
@@ -219,12 +219,11 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         saved_bytes=max(saved - left, 0),
         input_saved=input_saved,
         output_saved=output_saved,
-        forward_peak=forward_peak - left,
-        drop_peak=drop_peak - left,
-        backward_peak=backward_peak - left,
+        forward_peak=forward_peak,
+        drop_peak=drop_peak,
+        backward_peak=backward_peak,
         gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
         left_bytes=on_modules + left,
-        shared_bytes=shared,
     )
     return peaks, layout
 

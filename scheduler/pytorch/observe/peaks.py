@@ -14,6 +14,8 @@ class Peaks:
     `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
     recomputation, beside the gradient that its backward is given: that begins when the backward
     first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
+    as a leaf of its graph; while it runs again that may be there twice.
     """
 
     input_bytes: int
@@ -31,7 +33,6 @@ class Peaks:
     repeatable: bool = True
     again_peak: int = 0
     left_bytes: int = 0
-    shared_bytes: int = 0
 
     @property
     def spare_bytes(self) -> int:

@@ -78,7 +78,7 @@ def test_keys_on_the_block() -> None:
 
 def test_a_leaf_that_the_block_makes() -> None:
     found = swept(Case(Model(OwnLeaf), X, mean_square))
-    assert found[-1][0] <= 1.06 * found[-1][1]
+    assert found[-1][0] <= 1.12 * found[-1][1]
 
 
 def test_the_root_of_the_backward_is_there_to_its_end() -> None:
