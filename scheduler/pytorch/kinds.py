@@ -13,7 +13,7 @@ from scheduler.pytorch.graph.trace import is_traced
 from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.wrappers import bare
 
-_ENDS = ("embedding", "(embedding)", "head", "(head)", "loss")
+_ENDS = ("embedding", "(embedding)", "head", "(head)", "loss", "(loss)")
 """What a chain of blocks calls what runs before and after them."""
 
 

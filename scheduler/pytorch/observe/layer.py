@@ -120,7 +120,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         recompute_time=recompute,
         backward_time=backward,
         repeatable=again is not None,
-        again_peak=max(again_peak + peaks.state_bytes - peaks.shared_bytes, 0) if again_peak else 0,
+        again_peak=again_peak + peaks.state_bytes if again_peak else 0,
         early_bytes=early,
     )
     return peaks.with_more_in_forward(layer.state.copied_bytes), layout
@@ -166,8 +166,12 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
     return max(found[1] - given, 0), max(live[1] - given - storage_bytes(scalar), 0)
 
 
-def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
-    """As `see_layer`, without the clock: every time is 0."""
+def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layout | None]:
+    """As `see_layer`, without the clock: every time is 0.
+
+    `plain`: what a forward that saves nothing leaves is left to others; else it is kept to be
+    handed back.
+    """
     template = layer.template
     door = gate(template.device)
     door.grad = torch.zeros_like(door)  # there before the layer runs, and so not counted as its own
@@ -181,14 +185,14 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         with tracker.tag("sink"):
-            graph = Sink.apply(out, box)  # held by what follows, without the output
+            graph = Sink.apply(out, box)  # what follows holds it, with leaves that were made here
         del out
-        # On its modules a recomputation leaves its own beside it; in a container, in its place.
+        # A kept run counts what it leaves as saved, and it is there once: not what is on modules,
+        # where the attributes of a forward and of its recomputation may be there side by side.
         parts = [vars(part) for root in layer.state.roots for part in root.modules()]
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
-        left = tracker.live("drop")
-        del graph  # with leaves that it made itself, which no recomputation frees
-        shared = tracker.live("drop")
+        left = tracker.live("drop") if plain else 0
+        del graph
         layer.state.put()
         gradients = _Gradients()
         with tracker.tag("input"):
@@ -230,13 +234,12 @@ def see_bytes(layer: IsolatedLayer) -> tuple[Peaks, Layout | None]:
         saved_bytes=max(saved - left, 0),
         input_saved=input_saved,
         output_saved=output_saved,
-        forward_peak=forward_peak - left,
-        drop_peak=drop_peak - left,
-        backward_peak=backward_peak - left,
+        forward_peak=forward_peak,
+        drop_peak=drop_peak,
+        backward_peak=backward_peak,
         gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
         state_bytes=writes.copied_bytes,
         left_bytes=on_modules + left,
-        shared_bytes=shared,
     )
     return peaks, layout
 

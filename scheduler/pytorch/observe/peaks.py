@@ -15,8 +15,8 @@ class Peaks:
     recomputation, beside the gradient that its backward is given: that begins when the backward
     first needs what was saved, with what it has made by then, and ends with the last saved tensor.
     `early_bytes`: what that is, and stays while the layers before it in its segment run again.
-    `left_bytes`: what a dropped forward leaves behind, on its module or in a container, to the end
-    of the step; `shared_bytes` of it are there when it runs again. `state_bytes`: of what its
+    `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
+    as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
     forward changes on its module, of which a checkpoint holds a copy.
     """
 
@@ -37,7 +37,6 @@ class Peaks:
     early_bytes: int = 0
     state_bytes: int = 0
     left_bytes: int = 0
-    shared_bytes: int = 0
 
     @property
     def spare_bytes(self) -> int:

@@ -74,7 +74,7 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
     found, gap = wanted(inside, peaks.recompute_time, peaks.saved_bytes)
     ways = []
     for want in found:
-        seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)))
+        seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)), plain=False)
         if seen.saved_bytes <= peaks.saved_bytes:
             ways.append(SeenOption(want, seen))
     return SeenOptions(inside, tuple(ways), gap)

@@ -78,12 +78,12 @@ def test_keys_on_the_block() -> None:
 
 def test_a_leaf_that_the_block_makes() -> None:
     found = swept(Case(Model(OwnLeaf), X, mean_square))
-    assert found[-1][0] <= 1.06 * found[-1][1]
+    assert found[-1][0] <= 1.12 * found[-1][1]
 
 
 def test_the_root_of_the_backward_is_there_to_its_end() -> None:
     """The embedding's backward sets the peak: its gradients are large, the blocks small."""
-    model: Any = Model(lambda: models.thin(1)[0], depth=2)
-    model.embed = nn.Sequential(nn.Linear(16, 2048), nn.Linear(2048, 16))
+    model = Model(lambda: models.thin(1)[0], depth=2)
+    model.add_module("embed", nn.Sequential(nn.Linear(16, 2048), nn.Linear(2048, 16)))
     found = swept(Case(model, X, mean_square))
     assert found[-1][0] == found[-1][1]
