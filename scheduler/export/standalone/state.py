@@ -117,7 +117,13 @@ _MODULE = _Kind(None)
 _TENSOR = _Kind(None)
 _DICT = _Kind(dict, _put_entries, dict.items, _same_entries)
 _LIST = _Kind(list, _put_items, enumerate)
-_SET = _Kind(set, _put_items, enumerate, lambda value, copy: value == copy)
+# In no order of their own, which what is put in again need not have.
+_SET = _Kind(
+    set,
+    _put_items,
+    lambda value: enumerate(sorted(value, key=repr)),
+    lambda value, copy: value == copy,
+)
 _TUPLE = _Kind(None, inside=enumerate)
 _OBJECT = _Kind(
     lambda value: dict(vars(value)),

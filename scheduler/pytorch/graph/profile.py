@@ -153,6 +153,11 @@ def _see(
     inputs are its input's. Each run begins with the `state` of its modules.
     """
     forward_time, backward_time = _times(task, table, state, clock)
+    if (lost := state.lost) is not None:
+        raise UnsupportedModel(
+            f"layer {task.name!r} changes {lost} in place, which a recomputation would do again and "
+            "which is not put back; make a small buffer of it, or a new tensor each time"
+        )
     state.put()
     writes = Writes(state)
     tracker = MemoryTracker(writes)

@@ -22,6 +22,10 @@ def before(block: str) -> str:
     return f"before {block}"
 
 
+class NoChain(UnsupportedModel):
+    """The model's blocks do not follow each other as those of a chain."""
+
+
 @dataclass(frozen=True)
 class Call:
     """The arguments of a block's call; `place` of the activation: a position or a keyword."""

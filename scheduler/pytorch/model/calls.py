@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.common.errors import SchedulerError
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
-from scheduler.pytorch.model.call import Call, Extra, Packing, activation_of
+from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activation_of
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
@@ -113,7 +113,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     def after(name: str, module: nn.Module, output: Any) -> None:
         call, handed = calls.pop()
         if (left := handed.left_tensors) is not None:
-            raise UnsupportedModel(
+            raise NoChain(
                 f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
                 "not a chain"
             )
@@ -160,7 +160,7 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
         expected = names[len(done)] if len(done) < len(names) else None
         if name != expected or running:
             again = "a second time" if name in names[: len(done)] else "out of order"
-            raise UnsupportedModel(
+            raise NoChain(
                 f"block {name!r} is called {again}; blocks must run once each, in the order given"
             )
         call = Call.of(name, args, kwargs)
@@ -185,7 +185,7 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
     with Reads():
         call_watched(model, inputs, names, before, after)
     if len(done) < len(names):
-        raise UnsupportedModel(f"block {names[len(done)]!r} is never called by the model")
+        raise NoChain(f"block {names[len(done)]!r} is never called by the model")
     return ending | {len(names) - 1}
 
 
@@ -226,7 +226,7 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
     except SchedulerError:
         raise
     except Exception as error:
-        raise UnsupportedModel(
+        raise NoChain(
             f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
             "more of its blocks than the one tensor they hand on, so they are not a chain"
         ) from error

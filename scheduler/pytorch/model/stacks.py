@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.call import Call, activation_of, extras_of
+from scheduler.pytorch.model.call import Call, NoChain, activation_of, extras_of
 from scheduler.pytorch.model.calls import call_watched
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 
@@ -80,7 +80,7 @@ def stacks_of(model: nn.Module, inputs: Any) -> tuple[list[str], dict[str, list[
         blocks = [b for i, b in enumerate(blocks) if not i or b.begins > _latest(blocks[:i])]
         if names := [block.name for block in blocks if not block.hands_on]:
             return names, stacks
-    raise UnsupportedModel(
+    raise NoChain(
         f"no stack of blocks was found in {type(model).__name__}: it has no list of modules of "
         "which each is called once, with a tensor; name the blocks: blocks=['encoder.0', ...]"
     )

@@ -15,6 +15,7 @@ from scheduler.common.text import format_bytes, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
+from scheduler.pytorch.model.call import NoChain
 from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
@@ -101,7 +102,7 @@ def describe(
         outside = _Outside(model, found.names)
         with outside.watched():
             seen = see(model, inputs, loss_fn, names, options=options, **machine)
-    except UnsupportedModel as error:
+    except NoChain as error:
         costs = instead_of_chain(error, model, inputs, loss_fn, names, **machine)
         return _of_graph(costs, is_fake(model) if fake is None else fake, error)
     return Description(

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.model.call import Call
+from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
     call_around,
@@ -242,7 +242,7 @@ class _Step:
                 continue
             storage = leaf.untyped_storage()
             if id(storage) in standing:
-                raise UnsupportedModel(
+                raise NoChain(
                     f"block {block.name!r} is handed what a block before it makes beside its "
                     "activation; leave the one that makes it out of the blocks"
                 )

@@ -20,7 +20,14 @@ from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.model.autocast import Ambient, lifted
-from scheduler.pytorch.model.call import Call, activation_of, before, check_unwrapped, extras_of
+from scheduler.pytorch.model.call import (
+    Call,
+    NoChain,
+    activation_of,
+    before,
+    check_unwrapped,
+    extras_of,
+)
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
@@ -105,12 +112,12 @@ def profile(
     machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
     try:
         return see(model, inputs, loss_fn, blocks, options=options, fake=fake, **machine).costs
-    except UnsupportedModel as error:
+    except NoChain as error:
         return instead_of_chain(error, model, inputs, loss_fn, blocks, fake=fake, **machine)
 
 
 def instead_of_chain(
-    error: UnsupportedModel,
+    error: NoChain,
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None,
