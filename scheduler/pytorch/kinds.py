@@ -13,8 +13,8 @@ from scheduler.pytorch.graph.trace import is_traced
 from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.wrappers import bare
 
-_ENDS = ("embedding", "(embedding)", "head", "(head)", "loss", "(loss)")
-"""What a chain of blocks calls what runs before and after them."""
+_ENDS = ("embedding", "head", "loss")
+"""What a chain of blocks calls what runs before and after them; in brackets where a module is."""
 
 
 def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
@@ -68,5 +68,6 @@ def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:
     They are operations, the second call of a module, several of these together, or its own loss.
     """
     modules = dict(model.named_modules())
-    others = [name for name in plan.layers if name not in modules and name not in _ENDS]
+    ends = {f"({name})" if name in modules else name for name in _ENDS}
+    others = [name for name in plan.layers if name not in modules and name not in ends]
     return bool(others) and all(is_traced(name, modules) for name in others)

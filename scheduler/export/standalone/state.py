@@ -320,8 +320,8 @@ class Snapshot:
     def left_tensors(self) -> str | None:
         """The type of something in which tensors lie that were not there before."""
         known = {id(tensor) for tensor, _, _ in self.tensors}
-        for kind, value, copy in self.cells:
-            if kind.same(value, copy):
+        for kind, value, saved in self.cells:
+            if kind.same(value, saved):
                 continue
             now = Snapshot((), handed=[value])
             if any(id(tensor) not in known for tensor, _, _ in now.tensors):
@@ -335,12 +335,12 @@ class Snapshot:
 
     def put(self) -> None:
         """Put everything there as it was."""
-        for kind, value, copy in self.cells:
-            if kind.put is not None and not kind.same(value, copy):
-                kind.put(value, copy)
-        for tensor, _, copy in self.tensors:
-            if copy is not None:
-                tensor.data.copy_(copy)
+        for kind, value, saved in self.cells:
+            if kind.put is not None and not kind.same(value, saved):
+                kind.put(value, saved)
+        for tensor, _, saved in self.tensors:
+            if saved is not None:
+                tensor.data.copy_(saved)
 
 
 def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
@@ -481,8 +481,8 @@ class BlockState:
                 f"changes {name} in place in its forward, which a recomputation would do again and "
                 "which is not put back; make a small buffer of it, or a new tensor each time"
             )
-        for tensor, _, copy in before.tensors:
-            if copy is not None:
+        for tensor, _, saved in before.tensors:
+            if saved is not None:
                 self._seen[id(tensor)] = weakref.ref(tensor), id(tensor) in changed
         return changes
 

@@ -16,7 +16,7 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.graph.step import PlannedStep, Script
-from scheduler.pytorch.graph.trace import trace_for
+from scheduler.pytorch.graph.trace import parts_of, trace_for
 from scheduler.pytorch.graph.traced import TracedGraph, state_of
 from scheduler.pytorch.graph.tracing.fx import Arguments
 from scheduler.pytorch.model.replace import RemovableHandle, Replaced, check_unplanned
@@ -84,7 +84,7 @@ def apply_layers(plan: Plan, model: nn.Module) -> PlannedLayers:
     """
     check_unplanned(model, repr(type(model).__name__))
     modules = dict(model.named_modules())
-    if not any(name in modules for name in plan.layers):
+    if not any(part in modules for name in plan.layers for part in parts_of(name)):
         raise InvalidPlan(
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this "
             f"{type(model).__name__}; it was made for another model"

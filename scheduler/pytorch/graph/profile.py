@@ -155,8 +155,8 @@ def _see(
     forward_time, backward_time = _times(task, table, state, clock)
     if (lost := state.lost) is not None:
         raise UnsupportedModel(
-            f"layer {task.name!r} changes {lost} in place, which a recomputation would do again and "
-            "which is not put back; make a small buffer of it, or a new tensor each time"
+            f"layer {task.name!r} changes {lost} in place, which a recomputation would do again "
+            "and which is not put back; make a small buffer of it, or a new tensor each time"
         )
     state.put()
     writes = Writes(state)

@@ -101,7 +101,7 @@ def trace_for(model: nn.Module, arguments: Arguments, layers: Sequence[str]) -> 
     Raises `InvalidPlan` where the model has other layers.
     """
     modules = dict(model.named_modules())
-    parts = dict.fromkeys(part for layer in layers for part in _parts(layer))
+    parts = dict.fromkeys(part for layer in layers for part in parts_of(layer))
     wanted = [part for part in parts if part in modules]
     for leaves in ("auto", wanted):
         graph = find_layers(model, arguments, leaves, wanted=wanted, ends=layers[-2:])
@@ -116,10 +116,11 @@ def trace_for(model: nn.Module, arguments: Arguments, layers: Sequence[str]) -> 
 
 def is_traced(layer: str, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a layer's name is made of modules and operations as a trace names them."""
-    return all(part in modules or part.strip("()").isidentifier() for part in _parts(layer))
+    return all(part in modules or part.strip("()").isidentifier() for part in parts_of(layer))
 
 
-def _parts(layer: str) -> list[str]:
+def parts_of(layer: str) -> list[str]:
+    """Names of the modules and operations that a layer is made of."""
     return [re.sub(r"(#\d+|\[\d+\])*$", "", part) for part in layer.split("+")]
 
 

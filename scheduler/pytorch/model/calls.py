@@ -7,6 +7,7 @@ before it.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,8 @@ from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activati
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import call_model
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+
+_AT_RANDOM = "where the model leaves out blocks at random, set the rate of it to 0"
 
 
 class Leak:
@@ -161,7 +164,8 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
         if name != expected or running:
             again = "a second time" if name in names[: len(done)] else "out of order"
             raise NoChain(
-                f"block {name!r} is called {again}; blocks must run once each, in the order given"
+                f"block {name!r} is called {again}; blocks must run once each, in the order given "
+                f"({_AT_RANDOM})"
             )
         call = Call.of(name, args, kwargs)
         if previous and call.activation is not previous.pop():
@@ -185,7 +189,7 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
     with Reads():
         call_watched(model, inputs, names, before, after)
     if len(done) < len(names):
-        raise NoChain(f"block {names[len(done)]!r} is never called by the model")
+        raise NoChain(f"block {names[len(done)]!r} is never called by the model ({_AT_RANDOM})")
     return ending | {len(names) - 1}
 
 
@@ -208,7 +212,8 @@ def call_watched(
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of checkpoints that see no gradients here
             return call_model(model, inputs)
     finally:
         for hook in hooks:

@@ -12,6 +12,7 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import did_you_mean
 from scheduler.pytorch.model.stacks import stacks_of
+from scheduler.pytorch.model.step import untouched
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def _named(model: nn.Module, names: list[str]) -> list[str]:
 
 
 def _called(model: nn.Module, inputs: Any) -> Found:
-    names, stacks = stacks_of(model, inputs)
+    with untouched(model, inputs):
+        names, stacks = stacks_of(model, inputs)
     if isinstance(model, nn.Sequential) and "" in stacks:
         how = "the children of the Sequential"
     else:

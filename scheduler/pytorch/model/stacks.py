@@ -87,13 +87,13 @@ def stacks_of(model: nn.Module, inputs: Any) -> tuple[list[str], dict[str, list[
 
 
 def listed(model: nn.Module) -> list[str]:
-    """Names of the modules in lists, which may be blocks."""
-    return [
-        f"{name}.{key}" if name else key
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.Sequential))
-        for key, _ in module.named_children()
-    ]
+    """Names of the modules in the outermost lists, which may be blocks."""
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            names = [f"{name}.{key}" if name else key for key, _ in module.named_children()]
+            found += [n for n in names if not any(n.startswith(f"{each}.") for each in found)]
+    return found
 
 
 def _begins(module: _Module) -> int:

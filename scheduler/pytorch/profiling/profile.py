@@ -169,7 +169,8 @@ def see(
     """What `profile`, whose parameters these are, sees on its way to the costs."""
     model = bare(model, sharded=False)
     check_unwrapped(model, [])
-    likely = listed(model) if isinstance(blocks, str) else list(blocks)
+    blocks = blocks if isinstance(blocks, str) else list(blocks)
+    likely = listed(model) if blocks == "auto" else look_for(model, blocks).names
     check_compiled(model, likely)
     check_skips(model)
     if options:

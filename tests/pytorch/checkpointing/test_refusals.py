@@ -76,8 +76,9 @@ def blocks_of(depth: int) -> list[str]:
 
 
 def test_no_blocks() -> None:
-    with pytest.raises(UnsupportedModel, match="no stack of blocks was found in Linear"):
-        profile(nn.Linear(16, 16), X, mean_square)
+    with pytest.raises(UnsupportedModel, match=r"Linear has no module 'layers\.0'"):
+        profile(nn.Linear(16, 16), X, mean_square, ["layers.0"])
+    assert len(profile(nn.Linear(16, 16), X, mean_square).layers) == 2
     found = measure(nn.Linear(16, 16), X, mean_square)
     assert found.forwards == {}
     assert found.peak_bytes > 0
@@ -112,7 +113,7 @@ def test_an_empty_sequential() -> None:
 
 def test_blocks_out_of_order() -> None:
     names = ["blocks.1", "blocks.0", "blocks.2"]
-    with pytest.raises(UnsupportedModel, match=r"'blocks.0' is called out of order, .*once each"):
+    with pytest.raises(UnsupportedModel, match=r"'blocks.0' is called out of order; .*once each"):
         profile(Stack(), X, mean_square, blocks=names)
 
 
@@ -552,8 +553,7 @@ def test_blocks_left_out_at_random_by_a_rate_of_no_name() -> None:
     for left_out in (0,), (2,), (3,):
         model = Nameless()
         model.left_out = left_out
-        expected = rf"'blocks.{left_out[0]}' is called in one step and left out in another.*rate"
-        with pytest.raises(UnsupportedModel, match=expected):
+        with pytest.raises(UnsupportedModel, match=r"block 'blocks.\d' .* at random"):
             profile(model, X, mean_square)
 
 
@@ -847,14 +847,14 @@ def test_mixture_of_experts() -> None:
 
 
 def test_mixture_of_experts_with_a_router_loss() -> None:
-    """The loss reads the routers inside the blocks: refused, or the same gradients."""
+    """The loss reads the routers inside the blocks."""
     model, inputs = mixture(output_router_logits=True), models.batch(4, 32)
     reference = gradients(model, inputs)
     plan = segments([f"model.layers.{i}" for i in range(3)], 1, 1, 1)
     with apply(plan, model):
         assert_equal(gradients(model, inputs), reference)
-    with pytest.raises(SchedulerError, match="block"):
-        profile(model, inputs)
+    plan = solve(profile(model, inputs), budget="1GB", method="every-layer")
+    assert verify(plan, model, inputs).ok
 
 
 def test_a_fake_mixture_of_experts() -> None:

@@ -282,11 +282,16 @@ class Carrying(nn.Module):
         return x
 
 
-def test_what_blocks_leave_for_others_in_an_argument_makes_no_chain() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"'layers.0' leaves a tensor for others .* \(dict\)"
-    ):
-        profile(Carrying(), X, mean_square)
+def test_what_blocks_leave_for_others_in_an_argument_makes_a_graph() -> None:
+    model = Carrying()
+    with pytest.raises(UnsupportedModel, match=r"'layers.0' leaves a tensor .* \(dict\)"):
+        profile(model, X, mean_square, [f"layers.{i}" for i in range(3)])
+    costs = profile(model, X, mean_square)
+    everything = solve(costs, budget="1GB").peak_bytes
+    plan = solve(costs, budget=int(0.8 * everything))
+    found = verify(plan, model, X, mean_square)
+    assert found.ok, str(found)
+    assert found.peak_bytes < everything
 
 
 def test_an_iterator_that_a_forward_moves_is_refused() -> None:
