@@ -11,7 +11,9 @@ from tests.pytorch.zoo.check import REFUSED, WORKS, DoesNotTrain, check, trained
 from tests.pytorch.zoo.hub import transformers_entries
 from tests.pytorch.zoo.models import Entry
 
-TENTH = [entry for entry in transformers_entries() if entry.in_tenth(7)]
+SLOW = ("transformers/inkling_mm_model",)
+"""Takes two minutes, in the solver of graphs: the benchmark runs it."""
+TENTH = [e for e in transformers_entries() if e.in_tenth(7) and e.name not in SLOW]
 
 
 @pytest.mark.parametrize("entry", TENTH, ids=lambda entry: entry.name)

@@ -94,7 +94,7 @@ def _named(model: nn.Module, names: list[str]) -> list[str]:
 
 
 def _called(model: nn.Module, inputs: Any) -> Found:
-    with untouched(model, inputs):
+    with untouched(model, ()):
         names, stacks = stacks_of(model, inputs)
     if isinstance(model, nn.Sequential) and "" in stacks:
         how = "the children of the Sequential"

@@ -20,10 +20,9 @@ from scheduler.pytorch.model.calls import shared_names
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.step import prepared
-from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
-from scheduler.pytorch.profiling.profile import Seen, instead_of_chain, see
+from scheduler.pytorch.profiling.profile import Seen, instead_of_chain, profiled, see
 from scheduler.report.tables import aligned, spread, wrapped
 
 _MOST_ROWS, _MOST_NAMES = 20, 4
@@ -94,8 +93,8 @@ def describe(
     UnsupportedModel
         As `profile` does.
     """
-    model = bare(model, sharded=False)
     names = blocks if isinstance(blocks, str) else list(blocks)
+    model = profiled(model, names, options=options)
     machine: dict[str, Any] = {"fake": fake, "gpu": gpu, "roofline": roofline}
     try:
         found = _found(model, inputs, names, fake)

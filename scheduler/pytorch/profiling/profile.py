@@ -155,6 +155,18 @@ class Seen:
     options: list[SeenOptions | None]  # of each block, where they were asked for
 
 
+def profiled(model: nn.Module, blocks: str | list[str], *, options: bool) -> nn.Module:
+    """The model without its wrapper; `UnsupportedModel` where that is seen not to do."""
+    model = bare(model, sharded=False)
+    check_unwrapped(model, [])
+    likely = listed(model) if blocks == "auto" else look_for(model, blocks).names
+    check_compiled(model, likely)
+    check_skips(model)
+    if options:
+        check_opened(model, likely)
+    return model
+
+
 def see(
     model: nn.Module,
     inputs: Any,
@@ -167,14 +179,8 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
-    model = bare(model, sharded=False)
-    check_unwrapped(model, [])
     blocks = blocks if isinstance(blocks, str) else list(blocks)
-    likely = listed(model) if blocks == "auto" else look_for(model, blocks).names
-    check_compiled(model, likely)
-    check_skips(model)
-    if options:
-        check_opened(model, likely)
+    model = profiled(model, blocks, options=options)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs):

@@ -288,7 +288,7 @@ def test_what_blocks_leave_for_others_in_an_argument_makes_a_graph() -> None:
         profile(model, X, mean_square, [f"layers.{i}" for i in range(3)])
     costs = profile(model, X, mean_square)
     everything = solve(costs, budget="1GB").peak_bytes
-    plan = solve(costs, budget=int(0.8 * everything))
+    plan = solve(costs, budget=int(0.95 * everything))
     found = verify(plan, model, X, mean_square)
     assert found.ok, str(found)
     assert found.peak_bytes < everything
