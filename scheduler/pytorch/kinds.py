@@ -8,9 +8,9 @@ from torch import nn
 
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
+from scheduler.pytorch.checkpointing.kind import check_plan
 from scheduler.pytorch.graph.apply import apply_layers
 from scheduler.pytorch.graph.trace import is_traced
-from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.wrappers import bare
 
 _ENDS = ("embedding", "head", "loss")

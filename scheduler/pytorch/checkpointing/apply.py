@@ -15,12 +15,12 @@ from scheduler.export.standalone.caches import hand_no_caches
 from scheduler.plans.plan import Plan
 from scheduler.plans.settings import checkpointed
 from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.pytorch.checkpointing.kind import check_kind
 from scheduler.pytorch.checkpointing.segment import PlannedBlock, Segment
 from scheduler.pytorch.checkpointing.selective import check_torch
 from scheduler.pytorch.model.call import before, check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
-from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.replace import RemovableHandle
 from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.wrappers import check_compiled, check_opened

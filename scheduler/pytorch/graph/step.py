@@ -13,12 +13,12 @@ from torch import nn
 from scheduler.common.errors import InvalidPlan, UnsupportedModel
 from scheduler.export.standalone.state import BlockState, Snapshot
 from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.kind import check_kind
 from scheduler.pytorch.checkpointing.recompute import Recomputation
 from scheduler.pytorch.graph.layer import Kept, back, drop, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key
 from scheduler.pytorch.graph.traced import GraphNode, Session, TracedGraph
 from scheduler.pytorch.graph.tracing.fx import Arguments, cast, casting
-from scheduler.pytorch.model.kind import check_kind
 from scheduler.pytorch.model.rng import GENERATORS, torch_generators
 from solvers.graph.problem import LayerGraph
 from solvers.graph.schedule import Actions, LayerAction

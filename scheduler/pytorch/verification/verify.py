@@ -15,10 +15,10 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
 from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.kind import check_plan
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
-from scheduler.pytorch.model.kind import check_plan
 from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
