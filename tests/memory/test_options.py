@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,10 +24,11 @@ from scheduler.memory.simulate.options import look_inside
 from scheduler.memory.simulate.setting import setting
 from scheduler.pytorch import verify
 from scheduler.pytorch.observe.clock import Roofline
+from scheduler.pytorch.observe.peaks import Peaks
 from tests.memory.memory_cases import keep_all_peak
 from tests.memory.test_costs import SCALAR
 from tests.memory.test_measured import adapt
-from tests.memory.test_profiled import SEQUENCE, built, config_of
+from tests.memory.test_profiled import FORWARD, SEQUENCE, built, config_of, nothing_early
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 transformers: Any = import_module("transformers")
@@ -65,17 +67,19 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
                 adapt(block, shape, how["lora"])
     ids = torch.zeros(2, SEQUENCE, dtype=torch.long, device="meta")
     inputs = {"input_ids": ids, "labels": ids.clone()}
-    seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
+    with mock.patch.object(Peaks, "more_before", nothing_early):
+        seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
     at = setting(shape, 2, SEQUENCE, Recipe(device="cpu", **how))
     return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.options[0].inside
 
 
-def assert_same_options(mine: OptionCost, theirs: OptionCost) -> None:
+def assert_same_options(mine: OptionCost, theirs: OptionCost, local: int) -> None:
     for field in ("name", "saved_bytes", "input_saved", "output_saved", "keeps"):
         assert getattr(mine, field) == getattr(theirs, field), field
     assert mine.recompute_time == pytest.approx(theirs.recompute_time, rel=1e-9)
     for field in PEAKS:
-        assert abs(getattr(mine, field) - getattr(theirs, field)) <= SCALAR, field
+        more = local if field in FORWARD else 0
+        assert -SCALAR <= getattr(mine, field) - getattr(theirs, field) <= SCALAR + more, field
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -85,7 +89,7 @@ def test_equal_to_a_profile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for mine, other in zip(ours.layers, theirs.layers, strict=True):
         assert len(mine.options) == len(other.options)
         for option, seen in zip(mine.options, other.options, strict=True):
-            assert_same_options(option, seen)
+            assert_same_options(option, seen, mine.output_bytes)
     assert {option.name for option in ours.layers[1].options} >= BY_HAND
     # Beside what options keep: every operation that is no view, its number, time and stop.
     runs = [(o.name, o.call) for o in real.forward if o.makes or o.changes]
