@@ -99,8 +99,7 @@ def left_out(
                 f"({type(cache).__name__}, as prefix tuning makes it), which a recomputation would "
                 "extend again; train without it"
             )
-    args = tuple(_in_place_of(value, block) for value in args)
-    kwargs = {key: _in_place_of(value, block) for key, value in kwargs.items()}
+    args, kwargs = for_one_run(block, args, kwargs)
     if "use_cache" in kwargs:
         kwargs["use_cache"] = any(map(is_cache, (*args, *kwargs.values())))
     return args, kwargs
@@ -109,7 +108,7 @@ def left_out(
 def for_one_run(
     block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that `left_out` gave, with caches that nobody else has."""
+    """The arguments with caches that nobody else has, where a block is to be handed any."""
     if not any(map(is_cache, (*args, *kwargs.values()))):
         return args, kwargs
     args = tuple(_in_place_of(value, block) for value in args)
