@@ -100,7 +100,7 @@ def describe(
         found = _found(model, inputs, names, fake)
         outside = _Outside(model, found.names)
         with outside.watched():
-            seen = see(model, inputs, loss_fn, names, options=options, **machine)
+            seen = see(model, inputs, loss_fn, found.names, options=options, **machine)
     except NoChain as error:
         costs = instead_of_chain(error, model, inputs, loss_fn, names, **machine)
         return _of_graph(costs, is_fake(model) if fake is None else fake, error)

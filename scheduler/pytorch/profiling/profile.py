@@ -147,7 +147,6 @@ class Seen:
     """A profile, and what it was made of; `runs`: how many blocks were run by themselves."""
 
     costs: CostGraph
-    found: Found
     blocks: list[CalledBlock]
     parts: Parts
     runs: int
@@ -233,7 +232,7 @@ def _profile(
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     estimated = isinstance(clock, RooflineClock)
-    return Seen(costs, found, blocks, parts, runs, estimated, all_ways)
+    return Seen(costs, blocks, parts, runs, estimated, all_ways)
 
 
 def _layers(
