@@ -156,11 +156,13 @@ class _Step:
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
             part.start = Start(call.activation, self.clock.mark(), tracker)
+            if part.start.needs_grad:
+                part.start.scalar.register_hook(lambda _: self._turn_unless_done(part.number))
         block.sides = self._aside(block, others)
         self._reached.append(self._live(but=number - 1))
         with tracker.tag("sink"):
             passed = block.form.stand_in()
-        extras = iter(self._extras(block, part.start.device))
+        extras = iter(self._extras(block, part))
         mine = list(islice(extras, len(block.packing.extras)))
         for leak in block.leaks:
             made = list(islice(extras, len(leak.packing.extras)))
@@ -178,9 +180,10 @@ class _Step:
     def _stands_for(self, tensor: torch.Tensor, size: int, number: int) -> None:
         self._stand_ins.append((weakref.ref(tensor.untyped_storage()), size, number))
 
-    def _extras(self, block: CalledBlock, device: torch.device) -> list[torch.Tensor]:
+    def _extras(self, block: CalledBlock, part: Part) -> list[torch.Tensor]:
         """Stand-ins for what a block makes beside its activation."""
         made = []
+        source = Source if self._upstream(part) else Aside
         for place, form in enumerate(block.extras):
             with self.tracker.tag("sink"):
                 tensor = form.stand_in()
@@ -190,7 +193,7 @@ class _Step:
                         block.graded.add(place)
                         self._waiting.append(gradient)
 
-                    tensor = Aside.apply(gate(device), [tensor], seen)
+                    tensor = source.apply(self._door(part, tensor.device), [tensor], seen)
             self._stands_for(tensor, form.nbytes, -1)
             made.append(tensor)
         return made
@@ -283,6 +286,13 @@ class _Step:
         mark = self.clock.mark()
         self._turn_all_after(run, mark)
         self._turn(run, mark, gradient)
+
+    def _turn_unless_done(self, run: int) -> None:
+        """What a run hands over may have no gradient, and what it makes beside that one."""
+        if self.all[run].turn is None:
+            mark = self.clock.mark()
+            self._turn_all_after(run, mark)
+            self._turn(run, mark, None)
 
     def _turn_all_after(self, run: int, mark: Any) -> None:
         """Between two backwards there may be runs whose output has no gradient."""
