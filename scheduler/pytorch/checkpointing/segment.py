@@ -159,6 +159,7 @@ class Segment:
             for inner in item.body:
                 if inner is not item.body[0]:  # torch, and Recomputation, see to the first
                     calls.draw_from(self._number(inner))
+                output = None  # what it is beside the activation is nobody's any more
                 activation, output = self._run_item(inner, activation, calls, keeping=keeping)
             return activation, output
 

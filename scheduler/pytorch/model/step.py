@@ -43,13 +43,13 @@ def device_of(model: nn.Module, inputs: Any) -> torch.device:
 
 @contextmanager
 def untouched(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Put back gradients, the random state, and whatever a forward changes on the model.
+    """Put back gradients, the random state, and what a forward changes on the model and its inputs.
 
     Raises `UnsupportedModel` where that is a parameter, which is not copied, or has a graph.
     """
     gradients = [(tensor, tensor.grad) for tensor in gradient_holders(model, inputs)]
     with unmoved({tensor.device for tensor, _ in gradients}):
-        before = Snapshot([model], handed=[inputs], whole=True)
+        before = Snapshot([model, inputs], whole=True)
         try:
             yield
         finally:
