@@ -96,7 +96,7 @@ class _Step:
         if len(self._reached) < len(self.blocks):
             raise UnsupportedModel(
                 f"block {self.blocks[len(self._reached)].name!r} is not called in every step: "
-                "the model skips blocks at random; switch that off (layerdrop=0 in its config)"
+                "the model skips blocks at random; switch that off"
             )
         self._loss_is_there(loss)
         if not loss.requires_grad:
@@ -162,7 +162,7 @@ class _Step:
         if number == len(self.blocks) or self.blocks[number] is not block:
             raise UnsupportedModel(
                 f"block {block.name!r} is called in another place than in a step before: the model "
-                "skips or repeats blocks at random; switch that off (layerdrop=0 in its config)"
+                "skips or repeats blocks at random; switch that off"
             )
         call = Call.of(block.name, args, kwargs)
         others = call.others

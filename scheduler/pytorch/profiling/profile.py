@@ -31,7 +31,6 @@ from scheduler.pytorch.model.call import (
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
-from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
@@ -160,7 +159,6 @@ def profiled(model: nn.Module, blocks: str | list[str], *, options: bool) -> nn.
     check_unwrapped(model, [])
     likely = listed(model) if blocks == "auto" else look_for(model, blocks).names
     check_compiled(model, likely)
-    check_skips(model)
     if options:
         check_opened(model, likely)
     return model
@@ -246,7 +244,9 @@ def _layers(
     layers: list[LayerCost] = []
     places: list[int] = []  # of the parts
     # A block that holds its input as it is kept holds it in a checkpoint, too.
-    first = {block.run: peaks for block, (peaks, _) in reversed(list(zip(blocks, seen)))}
+    first = {
+        block.run: peaks for block, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))
+    }
     free = {run for run, peaks in first.items() if not peaks.input_saved}
 
     def add_part(name: str) -> None:
@@ -306,7 +306,9 @@ def _local_bytes(
     above it have left. Where it could, it is on top of every forward of the block: the safe side.
     """
     above, found, part = 0, [], len(parts.peaks)
-    for block, peaks, (local, inputs) in reversed(list(zip(blocks, seen, parts.local))):
+    for block, peaks, (local, inputs) in reversed(
+        list(zip(blocks, seen, parts.local, strict=True))
+    ):
         local += _not_held(inputs, free)
         while part > block.run + 1:
             part -= 1
