@@ -241,13 +241,27 @@ def _layers(
     casts: int,
 ) -> tuple[LayerCost, ...]:
     """Blocks and parts in the order in which they run."""
+    # A block that holds its input as it is kept holds it in a checkpoint, too.
+    first = {b.run: peaks for b, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))}
+    free = {run for run, peaks in first.items() if not peaks.input_saved}
+    local = [each.nbytes + _not_held(each.inputs, free) for each in parts.local]
+    nothing = _with_local(model, blocks, parts, seen, casts, free, [0] * len(blocks))
+    counted = _that_count(blocks, parts, [peaks for peaks, _ in seen], local, nothing)
+    return _with_local(model, blocks, parts, seen, casts, free, counted)
+
+
+def _with_local(
+    model: nn.Module,
+    blocks: list[CalledBlock],
+    parts: Parts,
+    seen: list[tuple[Peaks, SeenOptions | None]],
+    casts: int,
+    free: set[int],
+    local_bytes: list[int],
+) -> tuple[LayerCost, ...]:
+    """`_layers` with so much more in each block's forward."""
     layers: list[LayerCost] = []
     places: list[int] = []  # of the parts
-    # A block that holds its input as it is kept holds it in a checkpoint, too.
-    first = {
-        block.run: peaks for block, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))
-    }
-    free = {run for run, peaks in first.items() if not peaks.input_saved}
 
     def add_part(name: str) -> None:
         peaks = parts.peaks[len(places)]
@@ -260,7 +274,6 @@ def _layers(
 
     last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
     kinds = {peaks for peaks, _ in seen}
-    local_bytes = _local_bytes(blocks, parts, [peaks for peaks, _ in seen], free)
     for block, (peaks, ways), local in zip(blocks, seen, local_bytes, strict=True):
         if block.run == len(places):
             add_part(before(block.name) if places else "embedding")
@@ -295,29 +308,28 @@ def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -
                 )
 
 
-def _local_bytes(
-    blocks: list[CalledBlock], parts: Parts, seen: list[Peaks], free: set[int]
+def _that_count(
+    blocks: list[CalledBlock],
+    parts: Parts,
+    seen: list[Peaks],
+    local_bytes: list[int],
+    layers: tuple[LayerCost, ...],
 ) -> list[int]:
     """By how much each block's forward is higher for what the model's own code still refers to.
 
-    But for the inputs of runs, unless they are those of `free`, whose first block may not hold it.
     That is there only while the blocks run forward for the first time, and matters only where that
     forward could set the peak: the backward of the same block comes with the gradients that those
     above it have left. Where it could, it is on top of every forward of the block: the safe side.
+    `layers` are those without.
     """
-    above, found, part = 0, [], len(parts.peaks)
-    for block, peaks, (local, inputs) in reversed(
-        list(zip(blocks, seen, parts.local, strict=True))
-    ):
-        local += _not_held(inputs, free)
-        while part > block.run + 1:
-            part -= 1
-            after = parts.peaks[part]
-            above += 0 if after is None else after.gradient_bytes
-        enough = peaks.spare_bytes + above >= local + parts.loss_bytes
-        found.append(0 if enough else local)
-        above += peaks.gradient_bytes
-    return found[::-1]
+    above, left = 0, {}
+    for layer in reversed(layers):
+        left[layer.name] = above
+        above += layer.gradient_bytes
+    return [
+        0 if peaks.spare_bytes + left[block.name] >= local + parts.loss_bytes else local
+        for block, peaks, local in zip(blocks, seen, local_bytes, strict=True)
+    ]
 
 
 def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:
