@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
-from scheduler.common.errors import InfeasibleBudget
-from scheduler.common.text import shown
+from scheduler.common.text import format_both, format_bytes, shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
-from scheduler.memory.fitting.facts import counted_gradients
-from scheduler.memory.fitting.fit import default_sequence
+from scheduler.memory.fitting.fit import Fit
 from scheduler.memory.fitting.fit import fit as fit_model
-from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.fitting.sqrt import explain
-from scheduler.memory.fitting.training import Training
-from scheduler.memory.gpus import load_gpu
-from scheduler.memory.recipe import Lora, Recipe
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.recipe import Lora
 
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
@@ -75,17 +69,17 @@ def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[int, str]:
     parts = [found.reserved_for] if state else [f"margin {format_bytes(found.margin_bytes)}"]
     parts += [f"reserved {format_bytes(reserved)}"] if reserved else []
     size = (found.reserved_bytes if state else found.margin_bytes) + reserved
-    left_out = "" if state else "; the state is left out (--state none)"
-    return size, f"{', '.join(parts)}{left_out}"
+    return size, ", ".join(parts)
 
 
-def aside_line(found: Fit, size: int, what: str) -> str:
-    """A line that says what of the budget is set aside."""
+def aside_line(found: Fit, size: int, what: str, *, state: bool) -> str:
+    """What of the budget is set aside, in a line."""
     left = found.budget_bytes - size
     return (
         f"{found.shape.name}, {found.state.recipe}: of {format_both(found.budget_bytes)}, "
-        f"{found.training.gpu.name}, {format_bytes(size)} are set aside ({what}); "
-        + (f"{format_bytes(left)} are left" if left > 0 else "nothing is left")
+        f"{found.training.gpu.name}, {format_bytes(size)} are set aside ({what})"
+        f"{'' if state else '; the state is left out (--state none)'}; "
+        f"{format_bytes(left) if left > 0 else 'nothing'} is left for the step"
     )
 
 
@@ -125,7 +119,8 @@ def _spelled(arguments: Sequence[Argument]) -> str:
 
 def _adapters(lora: Lora) -> str:
     """Adapters on all layers as ``--lora`` writes them."""
-    return f"r={lora.rank}" if lora.dtype == Lora.dtype else f"r={lora.rank},dtype={lora.dtype}"
+    dtype = "" if lora.dtype == Lora(lora.rank).dtype else f",dtype={lora.dtype}"
+    return f"r={lora.rank}{dtype}"
 
 
 def parse_lora(text: str) -> Lora:

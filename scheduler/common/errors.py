@@ -202,7 +202,9 @@ def _budget_text(budget_bytes: int, reserved_bytes: int, reserved_for: str = "")
     budget = format_both(budget_bytes)
     if not reserved_bytes:
         return budget
+    size = format_bytes(reserved_bytes)
+    if reserved_bytes >= budget_bytes:
+        what = f" ({reserved_for})" if reserved_for else ""
+        return f"{budget}, less than the {size} that are reserved{what}"
     what = f": {reserved_for}" if reserved_for else ""
-    if reserved_bytes < budget_bytes:
-        return f"{budget} ({format_bytes(reserved_bytes)} of it reserved{what})"
-    return f"{budget}, less than the {format_bytes(reserved_bytes)} that are reserved{what}"
+    return f"{budget} ({size} of it reserved{what})"

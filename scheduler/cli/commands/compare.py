@@ -32,13 +32,13 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import print_width
 
-    costs, reserved = options.costs_within(arguments)
+    costs, budget, reserved = options.costs_within(arguments)
     with Watching(costs, quiet=arguments.quiet) as watching:
         comparison = watching.run(
             "all methods",
             lambda: compare(
                 costs,
-                budget=options.budget_of(arguments),
+                budget=budget,
                 reserved=reserved,
                 watch=watching.watch,
                 against=arguments.against,

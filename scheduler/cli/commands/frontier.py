@@ -30,12 +30,13 @@ def run(arguments: Namespace) -> int:
     """Print the points."""
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
+    from scheduler.common.units import parse_bytes
     from scheduler.planning.frontier import ROWS
     from scheduler.report.tables import print_width, spread
 
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
-    costs = options.costs_of(arguments)
+    costs, budget, reserved = options.costs_of(arguments)
     with Watching(costs, quiet=arguments.quiet) as watching:
         result = watching.run(
             "the frontier",
@@ -51,7 +52,11 @@ def run(arguments: Namespace) -> int:
         say("interrupted: these are the budgets solved so far")
     points = spread(result.points, arguments.points or len(result))
     if arguments.json:
-        print_json(result.to_dict(points))
+        record = result.to_dict(points)
+        if budget is not None:
+            record["budget_bytes"] = parse_bytes(budget)
+            record["reserved_bytes"] = parse_bytes(reserved, allow_zero=True)
+        print_json(record)
     elif arguments.csv:
         print_csv(result.values(points))
     else:

@@ -50,13 +50,20 @@ def run(arguments: Namespace) -> int:
 
 
 def _named(arguments: Namespace) -> Plan | Costs:
+    from scheduler.costs.costgraph import CostGraph
     from scheduler.costs.readers import read_costs_text
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.plan import Plan
 
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
-        return options.costs_of(arguments)
+        costs = options.costs_of(arguments).costs
+        if arguments.model is not None and not arguments.json:
+            from scheduler.cli.fit import to_read
+
+            assert isinstance(costs, CostGraph)  # as a model's are
+            return to_read(costs)
+        return costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
     of_plan = KIND.is_said_by(parse_plan(text, source))

@@ -32,14 +32,14 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import narrowed, print_width
 
     check_output(arguments.output)
-    costs, reserved = options.costs_within(arguments)
+    costs, budget, reserved = options.costs_within(arguments)
     with Watching(costs, quiet=arguments.quiet) as watching:
         try:
             plan = watching.run(
                 "the best plan",
                 lambda: solve(
                     costs,
-                    budget=options.budget_of(arguments),
+                    budget=budget,
                     reserved=reserved,
                     method=arguments.method,
                     watch=watching.watch,
