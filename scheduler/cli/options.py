@@ -50,7 +50,7 @@ def add_budget(parser: ArgumentParser) -> None:
         "comes off the budget first: weights, optimizer state, margin; with --model on top of the "
         "state and the margin, which are counted"
     )
-    option(parser, "--reserved SIZE", what, default=0)
+    option(parser, "--reserved SIZE", what, default="0")
 
 
 def add_limits(parser: ArgumentParser) -> None:
@@ -100,11 +100,26 @@ def named_costs(arguments: Namespace) -> Costs:
 
 
 class Asked(NamedTuple):
-    """Costs, a budget, and what comes off it; sizes as `scheduler.solve` takes them."""
+    """Costs, a budget, and what comes off it; sizes as `scheduler.solve` takes them.
+
+    Of a model also what its reserve is for, and a line that says it.
+    """
 
     costs: Costs
     budget: str | None = None
-    reserved: object = 0
+    reserved: str = "0"
+    reserved_for: str = ""
+    line: str = ""
+
+    def say(self, arguments: Namespace) -> None:
+        """Print the line: with the text of the command, or beside its data."""
+        from scheduler.report.tables import print_width, wrapped
+
+        given = vars(arguments)
+        if self.line and (given["json"] or given.get("csv") or given.get("output") == "-"):
+            say(self.line)
+        elif self.line:
+            print(wrapped(self.line, print_width()))
 
 
 def costs_of(arguments: Namespace) -> Asked:
@@ -130,25 +145,21 @@ def costs_within(arguments: Namespace) -> Asked:
 
 
 def _of_model(arguments: Namespace) -> Asked:
-    """What ``fit`` says of the model, and a line of what is set aside."""
+    """What ``fit`` says of the model."""
     from scheduler.cli.fit import aside_line, fitted, set_aside
     from scheduler.common.errors import InfeasibleBudget
-    from scheduler.common.units import parse_bytes
-    from scheduler.report.tables import print_width, wrapped
+    from scheduler.common.units import check_unit, parse_bytes
 
     found, state = fitted(arguments), arguments.state != "none"
-    given = vars(arguments)
-    more = parse_bytes(given.get("reserved", 0), what="reserved", allow_zero=True)
+    asked = getattr(arguments, "reserved", "0")
+    more = parse_bytes(asked, what="reserved", allow_zero=True)
+    check_unit("reserved", None, asked, more, lambda: found.peak_bytes)
     size, what = set_aside(found, more, state=state)
-    if "budget" in given and size >= found.budget_bytes:
+    if "budget" in arguments and size >= found.budget_bytes:
         least = found.smallest_budget_bytes - found.reserved_bytes + size
         raise InfeasibleBudget(found.budget_bytes, least, found.set_by, size, reserved_for=what)
     line = aside_line(found, size, what, state=state)
-    if arguments.json or given.get("csv") or given.get("output") == "-":
-        say(line)
-    else:
-        print(wrapped(line, print_width()))
-    return Asked(found.costs, f"{found.budget_bytes}B", f"{size}B")
+    return Asked(found.costs, f"{found.budget_bytes}B", f"{size}B", what, line)
 
 
 def refuse_model_options(arguments: Namespace) -> None:

@@ -85,6 +85,11 @@ class InfeasibleBudget(SchedulerError):
         self.reserved_for = reserved_for
         super().__init__(self._sentence())
 
+    def reserving(self, reserved_for: str) -> InfeasibleBudget:
+        """The same error, which says what is reserved."""
+        made = self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
+        return InfeasibleBudget(*made, self.method, reserved_for)
+
     def _sentence(self) -> str:
         best = self.method == "optimal"
         plan = "plan" if best else f"plan of method {self.method!r}"

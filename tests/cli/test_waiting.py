@@ -118,7 +118,7 @@ def test_what_is_raised_in_the_thread_is_raised_here() -> None:
     caller = threading.get_ident()
     assert watching.run("x", threading.get_ident) != caller
     with pytest.raises(InfeasibleBudget):
-        watching.run("x", lambda: solve(COSTS, budget=1))
+        watching.run("x", lambda: solve(COSTS, budget="1B"))
     # The solvers of graphs look for Ctrl-C themselves, from where they are called.
     assert Watching(UNET).run("x", threading.get_ident) == caller
 

@@ -496,7 +496,7 @@ def test_json_has_the_same_keys_whatever_is_found() -> None:
         list(fit(GPT2, **recipe).to_dict())
         for recipe in (
             {},
-            {"budget": 1},
+            {"budget": "1B"},
             {"search": False, "train": "frozen"},
             {"train": "lora", "lora": Lora(4), "gradient_accumulation": True},
         )

@@ -420,7 +420,7 @@ def test_a_frontier_gives_plans_without_solving(
 
 def test_a_frontier_refuses_what_does_not_fit(whole: Frontier) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
-        whole.plan("1GB", reserved=10)
+        whole.plan("1GB", reserved="10B")
     assert caught.value.smallest_budget_bytes == whole[0][0] + 10
     assert caught.value.set_by == "the backward of '14'"
 

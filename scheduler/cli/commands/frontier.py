@@ -36,12 +36,12 @@ def run(arguments: Namespace) -> int:
 
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
-    costs, budget, reserved = options.costs_of(arguments)
-    with Watching(costs, quiet=arguments.quiet) as watching:
+    asked = options.costs_of(arguments)
+    with Watching(asked.costs, quiet=arguments.quiet) as watching:
         result = watching.run(
             "the frontier",
             lambda: frontier(
-                costs,
+                asked.costs,
                 # Where all points are there at once, some of them are shown.
                 points=arguments.points if watching.engine.sweeps else None,
                 watch=watching.watch,
@@ -51,11 +51,12 @@ def run(arguments: Namespace) -> int:
     if watching.interrupted:
         say("interrupted: these are the budgets solved so far")
     points = spread(result.points, arguments.points or len(result))
+    asked.say(arguments)
     if arguments.json:
         record = result.to_dict(points)
-        if budget is not None:
-            record["budget_bytes"] = parse_bytes(budget)
-            record["reserved_bytes"] = parse_bytes(reserved, allow_zero=True)
+        if asked.budget is not None:
+            record["budget_bytes"] = parse_bytes(asked.budget)
+            record["reserved_bytes"] = parse_bytes(asked.reserved, allow_zero=True)
         print_json(record)
     elif arguments.csv:
         print_csv(result.values(points))

@@ -57,13 +57,16 @@ def _named(arguments: Namespace) -> Plan | Costs:
     from scheduler.plans.plan import Plan
 
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
-        costs = options.costs_of(arguments).costs
+        asked = options.costs_of(arguments)
+        if arguments.csv or arguments.plan_costs is not None:
+            return asked.costs
+        asked.say(arguments)
         if arguments.model is not None and not arguments.json:
             from scheduler.cli.fit import to_read
 
-            assert isinstance(costs, CostGraph)  # as a model's are
-            return to_read(costs)
-        return costs
+            assert isinstance(asked.costs, CostGraph)  # as a model's are
+            return to_read(asked.costs)
+        return asked.costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
     of_plan = KIND.is_said_by(parse_plan(text, source))

@@ -154,6 +154,7 @@ def fit(
         trained_positions(shape, training.shape),
         search,
     )
+    _ = found.costs  # what is wrong with a size is said now
     check_unit("budget", budget_gb, budget, size, lambda: found.peak_bytes)
     check_unit("the margin", None, margin, found.margin_bytes, lambda: found.peak_bytes)
     return found
