@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
-from scheduler.common.text import did_you_mean, format_bytes, shown
+from scheduler.common.text import counted, did_you_mean, format_bytes, shown
 from solvers.problem import LIMIT
 
 _SUPERSCRIPT = {"K": ("³", "¹⁰"), "M": ("⁶", "²⁰"), "G": ("⁹", "³⁰"), "T": ("¹²", "⁴⁰")} | {
@@ -106,10 +106,8 @@ def check_unit(
     if small and size * _APART < peak:
         # A reserve or a budget of more than some hundred times the peak is nobody's.
         unit = next(unit for unit in ("GB", "MB", "KB") if size * _UNITS[unit] <= 100 * peak)
-        raise InvalidBudget(
-            f"{name} {given} is {size} bytes, not a millionth of the {needs}; did you mean "
-            f"'{size}{unit}'? (bytes are '{size}B')"
-        )
+        said = f"{name} {given} is {counted(size, 'byte')}, not a millionth of the {needs}"
+        raise InvalidBudget(f"{said}; did you mean '{size}{unit}'? (bytes are '{size}B')")
     if large and size > _APART * peak >= _APART**2:
         said, typed = f"{name}={shown(given)}", 0
         if gb is not None:

@@ -78,7 +78,7 @@ def tight(shape: Shape = SMALL, sequence: int = LENGTH, share: float = 0.5, **re
     low = roomy.smallest_budget_bytes
     high = roomy.reserved_bytes + roomy.peak_bytes
     budget = max(1, low + round(share * (high - low)))
-    return fit(shape, sequence=sequence, margin=0, budget=budget, **recipe)
+    return fit(shape, sequence=sequence, margin=0, budget=f"{budget}B", **recipe)
 
 
 # --- the arithmetic -----------------------------------------------------------------------------
