@@ -158,7 +158,9 @@ def test_what_is_not_a_number_of_gb(given: object) -> None:
 
 
 def test_bytes_in_place_of_gb_are_told() -> None:
-    with pytest.raises(InvalidBudget, match="budget_gb counts GB, got 40000000000; did you mean 40"):
+    with pytest.raises(
+        InvalidBudget, match="budget_gb counts GB, got 40000000000; did you mean 40"
+    ):
         resolve_budget(4 * 10**10)
     with pytest.raises(InvalidBudget, match="reserved_gb counts GB, got 16000000000; did you mean"):
         resolve_reserved(16 * 10**9)
