@@ -112,8 +112,8 @@ class _Segment:
             missing = self.tree.first + len(now.calls)
             if missing <= self.tree.last:
                 raise RuntimeError(f"{LAYERS[missing]!r} was not called, unlike those before it")
-            output = None
             for part in tree.parts():
+                output = None  # what it is beside the activation is nobody's any more
                 i = part.first if isinstance(part, _Tree) else part
                 if i > tree.first:
                     _put_states(now.drawn.get(i, []))

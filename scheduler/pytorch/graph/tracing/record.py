@@ -234,9 +234,10 @@ class CallRecorder(TorchFunctionMode):
         if name not in self._opened or self._nodes.inside:
             return original(module, *args, **kwargs)
         if name in self._handed:
-            raise UnsupportedModel(
+            raise Untraceable(
                 f"block {name!r} hands over several tensors and is called more than once; name "
-                "its parts in leaves"
+                "its parts in leaves",
+                leaf=name,
             )
         self._nodes.inside = name
         try:
