@@ -106,7 +106,8 @@ def _option(argument: Argument) -> str:
         return str(argument)
     if argument.name == "train" and argument.value is not None:
         return f"--{argument.value}"
-    value = "" if argument.value in (None, True) else f" {argument.value}"
+    flag = argument.value is None or argument.value is True
+    value = "" if flag else f" {argument.value}"
     if isinstance(argument.value, Lora):
         value = f" {_adapters(argument.value)}"
     return f"--{_FLAGS[argument.name]}{value}"

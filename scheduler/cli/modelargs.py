@@ -39,7 +39,7 @@ OPTIONS = (
         "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int
     ),
     Option("precision", "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
-    Option("optimizer", "O", "adamw, sgd, lion, adafactor, muon, adam-8bit …"),
+    Option("optimizer", "O", "adamw (default), sgd, lion, adafactor, muon, adam-8bit …"),
     Option("zero", "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)", _stage),
     Option("gpus", "N", "data-parallel GPUs (default: 1)", int),
     Option("lora", "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),

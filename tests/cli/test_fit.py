@@ -117,6 +117,26 @@ def test_fit_explains(capsys: Capture) -> None:
     assert "2.83×" in json.loads(out)["explanation"]
 
 
+def test_what_helps_is_said_as_it_is_passed(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY_LLAMA | {"num_hidden_layers": 5}))
+    model = ("fit", "--model", str(path), "--batch", "2", "--sequence", "512", "--margin", "0")
+    model += ("--precision", "fp16-mixed")
+    for budget in ("6MB", "12MB"):
+        asked = (*model, "--budget", budget)
+        remedies = json.loads(run(capsys, *asked, "--json")[1])["remedies"]
+        _, out, _ = run(capsys, *asked)
+        helps = out.partition("     helps  ")[2].partition("\n\n")[0]
+        commands = [line.split(" (")[0].split(": ")[0].split() for line in helps.splitlines()]
+        assert len(commands) == len(remedies) >= 3
+        for options, remedy in zip(commands, remedies, strict=True):
+            found = json.loads(run(capsys, *asked, *options, "--no-search", "--json")[1])
+            assert found["smallest_budget_bytes"] == remedy["smallest_budget_bytes"]
+            assert found["overhead"] == remedy["overhead"]
+    assert ["--batch", "1", "--gradient-accumulation"] in commands
+    assert ["--lora", "r=16,dtype=fp16"] in commands
+
+
 def test_fit_reads_a_config(capsys: Capture, tmp_path: Path) -> None:
     config = {
         "model_type": "gpt2",
