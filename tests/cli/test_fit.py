@@ -120,8 +120,8 @@ def test_fit_explains(capsys: Capture) -> None:
 def test_what_helps_is_said_as_it_is_passed(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(TINY_LLAMA | {"num_hidden_layers": 5}))
-    model = ("fit", "--model", str(path), "--batch", "2", "--sequence", "512", "--margin", "0")
-    model += ("--precision", "fp16-mixed")
+    sizes = ("--batch", "2", "--sequence", "512", "--margin", "0", "--precision", "fp16-mixed")
+    model = ("fit", "--model", str(path), *sizes)
     for budget in ("6MB", "12MB"):
         asked = (*model, "--budget", budget)
         remedies = json.loads(run(capsys, *asked, "--json")[1])["remedies"]
