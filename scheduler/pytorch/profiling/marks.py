@@ -63,10 +63,11 @@ class Turn:
     `base` is what is live then and not made by the part before the run, `link` its input among
     that; `sides` the gradients that the run makes of tensors
     beside its activation, by the number of the part that made them; `made` what is left by then of
-    what the backwards of later parts have made, by their numbers.
+    what the backwards of later parts have made, by their numbers; `below` what is left of the
+    forwards of the parts before.
     """
 
-    base = link = 0
+    base = link = below = 0
 
     def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark

@@ -326,10 +326,16 @@ class _Step:
         part.held.clear()
         part.turn.begin(shared, part, tracker)
         part.turn.made = {after.number: self._made_in(after) for after in self.all[run + 1 :]}
+        part.turn.below = self._kept_below(part)
 
     def _made_in(self, part: Part) -> int:
         """Bytes left of what was made in the backward of a part."""
         return self.tracker.live(part.backward if part.start is not None else part.tag)
+
+    def _kept_below(self, part: Part) -> int:
+        """Bytes of what the parts before a part have made, and of the inputs of those."""
+        tags = (tag for below in self.all[: part.number] for tag in (below.tag, below.link))
+        return sum(map(self.tracker.live, tags))
 
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
@@ -344,6 +350,8 @@ class _Step:
             # Its input, which it may free, is no gradient.
             live = tracker.live_bytes - tracker.live(part.link) - (turn.base - turn.link)
             live -= sum(size for made_by, size in turn.sides.items() if made_by < part.number)
+            # What it frees of the parts before counts as freed by theirs, as they have saved it.
+            live += turn.below - self._kept_below(part)
             if part.number:
                 # What waits for this backward counts as saved, not as a gradient that stays.
                 part.freed = {
