@@ -84,7 +84,7 @@ def _plan(
 def least(costs: CostGraph) -> int:
     """The smallest budget in bytes for which there is a plan."""
     try:
-        solve(costs, budget=1)
+        solve(costs, budget="1B")
     except InfeasibleBudget as error:
         return error.smallest_budget_bytes
     return 1

@@ -30,6 +30,7 @@ def solve(
     budget: object = None,
     method: str = "optimal",
     reserved: object = 0,
+    reserved_gb: object = None,
     input_bytes: int | None = None,
     time_unit: str | None = None,
     max_points: int | None = None,
@@ -53,12 +54,16 @@ def solve(
     budget_gb
         A number of GB, 10⁹ bytes each.
     budget
-        Instead of `budget_gb`: bytes, or text such as ``"40GB"`` (10⁹) or ``"40GiB"`` (2³⁰).
+        Instead of `budget_gb`: bytes, or text such as ``"40GB"`` (10⁹) or ``"40GiB"`` (2³⁰). A
+        number of bytes that is out of all proportion to the costs is refused: see
+        `scheduler.common.units.check_unit`.
     method
         "optimal", or a baseline: see `solvers.chain.methods.METHODS`. For graphs "optimal" is
         "auto"; the others are in `solvers.graph.methods.METHODS`.
     reserved
         Bytes, or text, that come off the budget before solving: weights, optimizer state, margin.
+    reserved_gb
+        Instead of `reserved`: a number of GB.
     input_bytes, time_unit
         Size of the chain's input and unit of its times, before what the costs say.
     max_points
@@ -99,9 +104,9 @@ def solve(
     UnknownMethod, UnsuitableMethod
         There is no such method, or it or another argument does not apply to these costs.
     """
-    size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
     engine, problem = engine_for(costs)
+    size = read_budget(budget_gb, budget, reserved, reserved_gb, problem)
     request = read_request(
         engine,
         method,
@@ -173,6 +178,7 @@ def compare(
     *,
     budget: object = None,
     reserved: object = 0,
+    reserved_gb: object = None,
     input_bytes: int | None = None,
     time_unit: str | None = None,
     max_points: int | None = None,
@@ -189,7 +195,8 @@ def compare(
 
     Parameters
     ----------
-    layer_costs, budget_gb, budget, reserved, input_bytes, time_unit, max_points, memory_limit
+    layer_costs, budget_gb, budget, reserved, reserved_gb, input_bytes, time_unit, max_points,
+    memory_limit
         As for `solve`.
     time_limit
         For graphs: seconds for each method; default 30.
@@ -207,9 +214,9 @@ def compare(
     InvalidCosts, InvalidBudget
         As for `solve`. A budget that nothing fits is no error here.
     """
-    size = read_budget(budget_gb, budget, reserved)
     costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
     engine, problem = engine_for(costs)
+    size = read_budget(budget_gb, budget, reserved, reserved_gb, problem)
     request = read_request(
         engine,
         "optimal",

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
-from scheduler.common.errors import InfeasibleBudget
-from scheduler.common.text import shown
+from scheduler.common.text import format_both, format_bytes, shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
-from scheduler.memory.fitting.facts import counted_gradients
-from scheduler.memory.fitting.fit import default_sequence
+from scheduler.memory.fitting.fit import Fit
 from scheduler.memory.fitting.fit import fit as fit_model
-from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.fitting.sqrt import explain
-from scheduler.memory.fitting.training import Training
-from scheduler.memory.gpus import load_gpu
-from scheduler.memory.recipe import Lora, Recipe
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.recipe import Lora
 
-_OF_THE_STATE = ("zero", "gpus", "base", "gradient_dtype", "gradient_accumulation", "update")
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
 _FLAGS["budget"] = "budget"
@@ -41,24 +34,16 @@ def _as_options() -> Iterator[None]:
 
 def fit(arguments: Namespace) -> int:
     """``fit``: one screen; status 3 when no plan fits."""
-    with _as_options():
-        found = fit_model(
-            _model(arguments),
-            **_given(arguments),
-            margin=arguments.margin,
-            budget=arguments.budget,
-            search=not arguments.no_search,
-        )
-    training = found.training
-    _say_unsharded(training)
+    found = fitted(arguments, search=not arguments.no_search)
     why = None
     if arguments.explain:
         sizes = found.shape, found.batch, found.sequence
-        why = explain(*sizes, training.recipe, costs=found.costs)
+        why = explain(*sizes, found.training.recipe, costs=found.costs)
     if arguments.json:
         print_json(found.to_dict() | ({} if why is None else {"explanation": why}))
     else:
-        print(found if why is None else f"{found}\n\n{why}")
+        text = found.text(_spelled)
+        print(text if why is None else f"{text}\n\n{why}")
     if found.plan is not None:
         return 0
     say(f"error: {found.infeasible()}")
@@ -66,34 +51,39 @@ def fit(arguments: Namespace) -> int:
 
 
 @_as_options()
-def model_costs(arguments: Namespace) -> tuple[CostGraph, int]:
-    """The costs of ``--model`` and, with ``--optimizer``, the state that is always there.
+def fitted(arguments: Namespace, *, search: bool = False) -> Fit:
+    """``--model`` and its recipe, as every command takes them."""
+    budget = getattr(arguments, "budget", None)
+    found = fit_model(_model(arguments), **_given(arguments), budget=budget, search=search)
+    sharding = found.training.recipe.sharding
+    if sharding.stage and sharding.gpus == 1:
+        say(f"note: ZeRO-{sharding.stage} over 1 GPU shards nothing; give --gpus")
+    return found
 
-    Gradients that the costs count are not in the second: a plan has them already.
+
+def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[int, str]:
+    """What comes off the budget with `reserved` bytes more, and what it is for, in words.
+
+    Without the state where that is left out.
     """
-    shape, given = load_shape(_model(arguments)), _given(arguments)
-    needs = [name for name in _OF_THE_STATE if name in given]
-    if arguments.optimizer is None and needs:
-        raise InvalidRecipe(
-            f"--{_FLAGS[needs[0]]} needs --optimizer: it changes the persistent state"
-        )
-    if "update" in given:
-        raise InvalidRecipe("--update goes with the command fit, which counts the optimizer's step")
-    sizes = given.pop("batch", 1), given.pop("sequence", default_sequence(shape))
-    options, gpu = given.pop("options", False), load_gpu(given.pop("gpu", "h100"))
-    efficiency = given.pop("efficiency", None)
-    training = Training(shape, gpu, Recipe(**given), efficiency)
-    costs = training.costs(*sizes, options=options)
-    if arguments.command == "show" and not arguments.json:
-        costs = _to_read(costs)
-    if arguments.optimizer is None:
-        return costs, 0
-    _say_unsharded(training)
-    state = training.state
-    return costs, state.total_bytes - counted_gradients(costs, state)
+    parts = [found.reserved_for] if state else [f"margin {format_bytes(found.margin_bytes)}"]
+    parts += [f"reserved {format_bytes(reserved)}"] if reserved else []
+    size = (found.reserved_bytes if state else found.margin_bytes) + reserved
+    return size, ", ".join(parts)
 
 
-def _to_read(costs: CostGraph) -> CostGraph:
+def aside_line(found: Fit, size: int, what: str, *, state: bool) -> str:
+    """What of the budget is set aside, in a line."""
+    left = found.budget_bytes - size
+    return (
+        f"{found.shape.name}, {found.state.recipe}: of {format_both(found.budget_bytes)}, "
+        f"{found.training.gpu.name}, {format_bytes(size)} are set aside ({what})"
+        f"{'' if state else '; the state is left out (--state none)'}; "
+        f"{format_bytes(left) if left > 0 else 'nothing'} is left for the step"
+    )
+
+
+def to_read(costs: CostGraph) -> CostGraph:
     """With times of four digits: a roofline does not know more, and a table is read."""
 
     def short(time: float) -> float:
@@ -116,21 +106,22 @@ def _option(argument: Argument) -> str:
         return str(argument)
     if argument.name == "train" and argument.value is not None:
         return f"--{argument.value}"
-    value = "" if argument.value is None else f" {argument.value}"
+    flag = argument.value is None or argument.value is True
+    value = "" if flag else f" {argument.value}"
+    if isinstance(argument.value, Lora):
+        value = f" {_adapters(argument.value)}"
     return f"--{_FLAGS[argument.name]}{value}"
 
 
-def _say_unsharded(training: Training) -> None:
-    sharding = training.recipe.sharding
-    if sharding.stage and sharding.gpus == 1:
-        say(f"note: ZeRO-{sharding.stage} over 1 GPU shards nothing; give --gpus")
+def _spelled(arguments: Sequence[Argument]) -> str:
+    """Arguments as they are given here; that adapters train is said by --lora."""
+    return " ".join(_option(each) for each in arguments if each.value != "lora")
 
 
-def check_room(costs: CostGraph, budget_bytes: int, reserved_bytes: int) -> None:
-    """Say what is needed where the state alone is more than the budget: that is no bad input."""
-    if reserved_bytes >= budget_bytes:
-        least, set_by = smallest_peak(costs)
-        raise InfeasibleBudget(budget_bytes, least + reserved_bytes, set_by, reserved_bytes)
+def _adapters(lora: Lora) -> str:
+    """Adapters on all layers as ``--lora`` writes them."""
+    dtype = "" if lora.dtype == Lora(lora.rank).dtype else f",dtype={lora.dtype}"
+    return f"r={lora.rank}{dtype}"
 
 
 def parse_lora(text: str) -> Lora:

@@ -39,7 +39,7 @@ OPTIONS = (
         "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int
     ),
     Option("precision", "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
-    Option("optimizer", "O", "adamw, sgd, lion, adafactor, muon, adam-8bit …"),
+    Option("optimizer", "O", "adamw (default), sgd, lion, adafactor, muon, adam-8bit …"),
     Option("zero", "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)", _stage),
     Option("gpus", "N", "data-parallel GPUs (default: 1)", int),
     Option("lora", "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),
@@ -48,6 +48,12 @@ OPTIONS = (
     Option("loss", "L", "hf (default), hf-outputs-kept, bf16, chunked"),
     Option("gradient-dtype", "D", "gradients kept in fp32, bf16, fp16 (default: as weights)"),
     Option("update", "U", "optimizer's step: fused (default), foreach"),
+    Option(
+        "margin",
+        "SIZE",
+        "for CUDA context, fragmentation, communication (default: 1GiB, 3%% of the budget and, on "
+        "several GPUs, 1GiB)",
+    ),
     Option("efficiency", "SHARE", "of the GPU's peak FLOP/s that training reaches", float),
     Option("frozen", "", "train no weight", field="train"),
     Option(
@@ -67,11 +73,11 @@ NOT_OPTIONS = (
     *(f"{kind}_parallel" for kind in _PARALLEL),
 )
 """The fields of a `Recipe` that have no option; those of parallelism are told where they are."""
-MODEL_OPTIONS = tuple(option.flag for option in OPTIONS)
+MODEL_OPTIONS = ("state", *(option.flag for option in OPTIONS))
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add --model and what goes with it."""
+def add_model_options(parser: argparse.ArgumentParser, *, state: bool = True) -> None:
+    """Add --model and what goes with it; where `state` can be left out, --state."""
     group = parser.add_argument_group("a model in place of a cost file")
     group.add_argument(
         "--model", metavar="NAME", help="llama-3-8b, gpt2, …, or the path to a config.json"
@@ -82,6 +88,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         if not metavar:
             holds = {"action": "store_true", "default": None}
         group.add_argument(f"--{flag}", dest=flag, help=text, **holds)
+    if state:
+        what = "none leaves out what is held from step to step (default: all)"
+        group.add_argument("--state", choices=("all", "none"), help=what)
     for name in _PARALLEL:
         group.add_argument(
             f"--{name}-parallel", nargs="?", action=_NotThere, help=argparse.SUPPRESS

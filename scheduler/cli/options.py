@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.cli.io import read_costs, say
 from scheduler.cli.modelargs import MODEL_OPTIONS
@@ -41,9 +41,16 @@ def add_costs(parser: ArgumentParser, kind: str = "cost") -> None:
 
 def add_budget(parser: ArgumentParser) -> None:
     """Add --budget and --reserved."""
-    option(parser, "--budget SIZE", f"memory of a training step, {SIZE}")
-    what = "comes off the budget first: weights, optimizer state, margin"
-    option(parser, "--reserved SIZE", what, default=0)
+    option(
+        parser,
+        "--budget SIZE",
+        f"memory of a training step, {SIZE}; with --model default: the GPU's",
+    )
+    what = (
+        "comes off the budget first: weights, optimizer state, margin; with --model on top of the "
+        "state and the margin, which are counted"
+    )
+    option(parser, "--reserved SIZE", what, default="0")
 
 
 def add_limits(parser: ArgumentParser) -> None:
@@ -83,14 +90,6 @@ def limits_of(arguments: Namespace) -> dict[str, Any]:
     return {name: given[name] for name in _LIMITS if name in given}
 
 
-def budget_of(arguments: Namespace) -> str:
-    """The budget, which must be given."""
-    if arguments.budget is None:
-        raise InvalidBudget("no budget given; add one, as in --budget 40GB or --budget 40GiB")
-    budget: str = arguments.budget
-    return budget
-
-
 def named_costs(arguments: Namespace) -> Costs:
     """The costs of --example, or else of COSTS."""
     if arguments.example is None:
@@ -100,28 +99,67 @@ def named_costs(arguments: Namespace) -> Costs:
     return CostGraph.example(arguments.example)
 
 
-def costs_of(arguments: Namespace) -> Costs:
-    """The costs that are named, a model's among them."""
-    costs, state = _costs_and_state(arguments)
-    if state:
-        _say_state(state, "comes on top of these figures")
-    return costs
+class Asked(NamedTuple):
+    """Costs, a budget, and what comes off it; sizes as `scheduler.solve` takes them.
+
+    Of a model also what its reserve is for, and a line that says it.
+    """
+
+    costs: Costs
+    budget: str | None = None
+    reserved: str = "0"
+    reserved_for: str = ""
+    line: str = ""
+
+    def say(self, arguments: Namespace) -> None:
+        """Print the line: with the text of the command, or beside its data."""
+        from scheduler.report.tables import print_width, wrapped
+
+        given = vars(arguments)
+        if self.line and (given["json"] or given.get("csv") or given.get("output") == "-"):
+            say(self.line)
+        elif self.line:
+            print(wrapped(self.line, print_width()))
 
 
-def costs_within(arguments: Namespace) -> tuple[Costs, object]:
-    """The costs, and what comes off the budget: as asked, and a model's state on top."""
-    costs, state = _costs_and_state(arguments)
-    if not state:
-        return costs, arguments.reserved
-    from scheduler.cli.fit import check_room
-    from scheduler.common.units import parse_bytes
-    from scheduler.costs.costgraph import CostGraph
+def costs_of(arguments: Namespace) -> Asked:
+    """The costs that are named; where they are a model's, also what is set aside of its GPU."""
+    _refuse_two_costs(arguments)
+    if arguments.model is not None:
+        return _of_model(arguments)
+    refuse_model_options(arguments)
+    return Asked(named_costs(arguments))
 
-    assert isinstance(costs, CostGraph)  # only a model has a state, and it is a chain
-    reserved = state + parse_bytes(arguments.reserved, what="reserved", allow_zero=True)
-    check_room(costs, parse_bytes(budget_of(arguments)), reserved)
-    _say_state(state, "comes off the budget")
-    return costs, reserved
+
+def costs_within(arguments: Namespace) -> Asked:
+    """The costs that are named, the budget, which may be left out for a model's, and the reserve.
+
+    A model's state and margin come off the budget first, and what is reserved on top.
+    """
+    asked = costs_of(arguments)
+    if asked.budget is not None:
+        return asked
+    if arguments.budget is None:
+        raise InvalidBudget("no budget given; add one, as in --budget 40GB or --budget 40GiB")
+    return Asked(asked.costs, arguments.budget, arguments.reserved)
+
+
+def _of_model(arguments: Namespace) -> Asked:
+    """What ``fit`` says of the model."""
+    from scheduler.cli.fit import aside_line, fitted, set_aside
+    from scheduler.common.errors import InfeasibleBudget
+    from scheduler.common.units import check_unit, parse_bytes
+
+    found, state = fitted(arguments), arguments.state != "none"
+    asked = getattr(arguments, "reserved", "0")
+    more = parse_bytes(asked, what="reserved", allow_zero=True)
+    check_unit("reserved", None, asked, more, lambda: found.peak_bytes)
+    size, what = set_aside(found, more, state=state)
+    if "budget" in arguments and size >= found.budget_bytes:
+        least = found.smallest_budget_bytes - found.reserved_bytes + size
+        raise InfeasibleBudget(found.budget_bytes, least, found.set_by, size, reserved_for=what)
+    line = aside_line(found, size, what, state=state)
+    return Asked(found.costs, f"{found.budget_bytes}B", f"{size}B", what, line)
 
 
 def refuse_model_options(arguments: Namespace) -> None:
@@ -131,8 +169,8 @@ def refuse_model_options(arguments: Namespace) -> None:
             raise SchedulerError(f"--{name} describes a model; name it, as in --model llama-3-8b")
 
 
-def _costs_and_state(arguments: Namespace) -> tuple[Costs, int]:
-    """The costs that are named, and the persistent state of a model with --optimizer."""
+def _refuse_two_costs(arguments: Namespace) -> None:
+    """Raise where costs are named twice, or not at all."""
     sources = [
         *([repr(arguments.costs)] if arguments.costs is not None else []),
         *([f"--example {arguments.example}"] if arguments.example is not None else []),
@@ -142,16 +180,3 @@ def _costs_and_state(arguments: Namespace) -> tuple[Costs, int]:
         raise InvalidCosts(f"no costs given; {_DATA}")
     if len(sources) > 1:
         raise InvalidCosts(f"both {sources[0]} and {sources[1]} are given; name one")
-    if arguments.model is not None:
-        from scheduler.cli.fit import model_costs
-
-        return model_costs(arguments)
-    refuse_model_options(arguments)
-    return named_costs(arguments), 0
-
-
-def _say_state(state_bytes: int, what: str) -> None:
-    from scheduler.common.text import format_both
-
-    # The gradients of a step are in its costs, so a plan has them already.
-    say(f"the persistent state without gradients, {format_both(state_bytes)}, {what}")

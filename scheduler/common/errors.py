@@ -64,6 +64,8 @@ class InfeasibleBudget(SchedulerError):
         Bytes of both budgets that were set aside before solving.
     method
         The method that was asked.
+    reserved_for
+        What is reserved, as part of a sentence: ``state 104.7 GiB, margin 2 GiB``.
     """
 
     def __init__(
@@ -73,20 +75,28 @@ class InfeasibleBudget(SchedulerError):
         set_by: str,
         reserved_bytes: int = 0,
         method: str = "optimal",
+        reserved_for: str = "",
     ) -> None:
         self.budget_bytes = budget_bytes
         self.smallest_budget_bytes = smallest_budget_bytes
         self.set_by = set_by
         self.reserved_bytes = reserved_bytes
         self.method = method
+        self.reserved_for = reserved_for
         super().__init__(self._sentence())
+
+    def reserving(self, reserved_for: str) -> InfeasibleBudget:
+        """The same error, which says what is reserved."""
+        made = self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
+        return InfeasibleBudget(*made, self.method, reserved_for)
 
     def _sentence(self) -> str:
         best = self.method == "optimal"
         plan = "plan" if best else f"plan of method {self.method!r}"
         advice = "" if best else "; method 'optimal' may need less"
+        budget = _budget_text(self.budget_bytes, self.reserved_bytes, self.reserved_for)
         return (
-            f"no {plan} fits a budget of {_budget_text(self.budget_bytes, self.reserved_bytes)}: "
+            f"no {plan} fits a budget of {budget}: "
             f"the smallest feasible budget is {self._smallest()}, set by {self.set_by}{advice}"
         )
 
@@ -193,6 +203,13 @@ class NoPlanFound(SchedulerError):
         self.out_of_time = out_of_time
 
 
-def _budget_text(budget_bytes: int, reserved_bytes: int) -> str:
-    reserved = f" ({format_bytes(reserved_bytes)} of it reserved)" if reserved_bytes else ""
-    return f"{format_both(budget_bytes)}{reserved}"
+def _budget_text(budget_bytes: int, reserved_bytes: int, reserved_for: str = "") -> str:
+    budget = format_both(budget_bytes)
+    if not reserved_bytes:
+        return budget
+    size = format_bytes(reserved_bytes)
+    if reserved_bytes >= budget_bytes:
+        what = f" ({reserved_for})" if reserved_for else ""
+        return f"{budget}, less than the {size} that are reserved{what}"
+    what = f": {reserved_for}" if reserved_for else ""
+    return f"{budget} ({size} of it reserved{what})"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
-from scheduler.common.text import did_you_mean, shown
+from scheduler.common.text import counted, did_you_mean, format_bytes, shown
 from solvers.problem import LIMIT
 
 _SUPERSCRIPT = {"K": ("³", "¹⁰"), "M": ("⁶", "²⁰"), "G": ("⁹", "³⁰"), "T": ("¹²", "⁴⁰")} | {
@@ -23,6 +24,14 @@ _FOLDED_UNITS = {unit.lower(): size for unit, size in _UNITS.items()}
 _SIZE = re.compile(r"([+-]?)([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.I | re.A)
 _LONGEST = 60
 _EXAMPLES = "write it as '40GB', '40GiB' or a number of bytes"
+
+_GB = 10**9
+_BLOCK = 512
+"""Bytes of the smallest block that a GPU's allocator hands out: no size of a model is less."""
+_MOST = 10**15
+"""Bytes, a million GB: no device has as much."""
+_APART = 10**6
+"""A number and a peak that are further apart than this were not meant in the same unit."""
 
 
 def parse_bytes(value: object, *, what: str = "the budget", allow_zero: bool = False) -> int:
@@ -57,22 +66,74 @@ def resolve_budget(budget_gb: object = None, budget: object = None) -> int:
         raise InvalidBudget(
             f"both budget_gb={shown(budget_gb)} and budget={shown(budget)} are given; pass one"
         )
-    if budget is not None:
-        return parse_bytes(budget)
-    value = plain(budget_gb)
+    return parse_bytes(budget) if budget_gb is None else _of_gb("budget", budget_gb)
+
+
+def resolve_reserved(reserved_gb: object = None, reserved: object = 0) -> int:
+    """Bytes that come off a budget: a number of GB, or what `parse_bytes` reads; may be zero."""
+    if reserved_gb is None:
+        return parse_bytes(reserved, what="reserved", allow_zero=True)
+    if plain(reserved) != 0:
+        raise InvalidBudget(
+            f"both reserved_gb={shown(reserved_gb)} and reserved={shown(reserved)} are given; "
+            "pass one"
+        )
+    return _of_gb("reserved", reserved_gb, allow_zero=True)
+
+
+def check_unit(
+    name: str, gb: object, given: object, size: int, everything: Callable[[], int]
+) -> None:
+    """Refuse a number that must have been meant in another unit, next to the costs.
+
+    What was `given`, or the number of GB `gb` in its place, was read as `size` bytes, and
+    `everything` is the peak of keeping all activations. Refused is a number without a unit
+
+    - of less than 512 bytes, where it is less than a millionth of that peak: 40, where 30 GB are
+      needed;
+    - of more than 10¹⁵ bytes (a million GB), where it is more than a million times that peak.
+
+    A peak below 10⁶ bytes is that of an example made by hand: next to it nothing is refused. A text
+    with a unit, ``"40B"`` too, is what it says.
+    """
+    bare = gb is None and not (isinstance(given, str) and not given.strip().isdecimal())
+    small = bare and 0 < size < _BLOCK
+    large = (bare or gb is not None) and size > _MOST
+    if not small and not large:
+        return
+    peak = everything()
+    needs = f"{format_bytes(peak)} that keeping everything takes"
+    if small and size * _APART < peak:
+        # A reserve or a budget of more than some hundred times the peak is nobody's.
+        unit = next(unit for unit in ("GB", "MB", "KB") if size * _UNITS[unit] <= 100 * peak)
+        said = f"{name} {given} is {counted(size, 'byte')}, not a millionth of the {needs}"
+        raise InvalidBudget(f"{said}; did you mean '{size}{unit}'? (bytes are '{size}B')")
+    if large and size > _APART * peak >= _APART**2:
+        said, typed = f"{name}={shown(given)}", 0
+        if gb is not None:
+            said, typed = f"{name}_gb={shown(gb)}", size // _GB
+        near = f"did you mean {typed / _GB:g} GB?" if typed >= _GB else "give a real size"
+        raise InvalidBudget(f"{said} is more than a million times the {needs}; {near}")
+
+
+def _of_gb(name: str, given: object, allow_zero: bool = False) -> int:
+    """Bytes of a number of GB; `name` is that of the argument which takes text in its place."""
+    what, value = f"{name}_gb", plain(given)
     if isinstance(value, str):
         raise InvalidBudget(
-            f"budget_gb must be a number of GB, got {shown(value)}; pass text as budget={value!r}"
+            f"{what} must be a number of GB, got {shown(value)}; pass text as {name}={value!r}"
         )
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise InvalidBudget(
-            f"budget_gb must be a number of GB, got {shown(value)}; pass budget_gb=40"
-        )
+        raise InvalidBudget(f"{what} must be a number of GB, got {shown(value)}; pass {what}=40")
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidBudget(f"budget_gb must be finite, got {value}; pass budget_gb=40")
+        raise InvalidBudget(f"{what} must be finite, got {value}; pass {what}=40")
     # The shortest decimal that names the float is what was typed: 0.1 is 100 000 000 bytes.
     exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
-    return _whole(exact * 10**9, "budget_gb", value, allow_zero=False)
+    if _GB <= exact < LIMIT <= exact * _GB:
+        raise InvalidBudget(
+            f"{what} counts GB, got {shown(value)}; did you mean {float(exact / _GB):g} GB?"
+        )
+    return _whole(exact * _GB, what, value, allow_zero)
 
 
 def _parse_text(text: str, what: str) -> Fraction:

@@ -96,7 +96,12 @@ class Frontier(Sequence[tuple[int, float]]):
         ]
 
     def plan(
-        self, budget: object = None, *, budget_gb: object = None, reserved: object = 0
+        self,
+        budget: object = None,
+        *,
+        budget_gb: object = None,
+        reserved: object = 0,
+        reserved_gb: object = None,
     ) -> Plan:
         """The fastest plan within a budget, without solving again.
 
@@ -105,12 +110,8 @@ class Frontier(Sequence[tuple[int, float]]):
 
         Parameters
         ----------
-        budget
-            Bytes, or text such as ``"40GB"`` or ``"40GiB"``.
-        budget_gb
-            A number of GB, 10⁹ bytes each, instead.
-        reserved
-            Bytes, or text, that come off the budget first.
+        budget, budget_gb, reserved, reserved_gb
+            As for `scheduler.solve`.
 
         Raises
         ------
@@ -121,7 +122,7 @@ class Frontier(Sequence[tuple[int, float]]):
         NoPlanFound
             The sweep has no plan within the budget.
         """
-        size = read_budget(budget_gb, budget, reserved)
+        size = read_budget(budget_gb, budget, reserved, reserved_gb, self._problem)
         return self._certified(self._trades.find(size), size)
 
     def _certified(self, found: Swept, size: Budget) -> Plan:

@@ -6,13 +6,15 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
-from scheduler.common.units import parse_bytes, resolve_budget
+from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
 from solvers.chain.arrays import LEAST_POINTS, least_memory
 from solvers.methods import Limits, Method
+from solvers.problem import Problem
 from solvers.solution import PlanClass, Report
 
 
@@ -59,16 +61,32 @@ class Request:
         return asked is not None and asked()
 
 
-def read_budget(budget_gb: object, budget: object, reserved: object) -> Budget:
-    """The budget in any of its spellings.
+def read_budget(
+    budget_gb: object,
+    budget: object,
+    reserved: object,
+    reserved_gb: object = None,
+    problem: Problem[Any] | None = None,
+) -> Budget:
+    """The budget and the reserve in any of their spellings.
+
+    With a problem, numbers are held against what it takes to keep everything: see `check_unit`.
 
     Raises
     ------
     InvalidBudget
-        It is missing, given twice, no size, or nothing is left of it beside the reserve.
+        The budget is missing, given twice, no size or in no unit that can be meant, or nothing is
+        left of it beside the reserve.
     """
     asked = resolve_budget(budget_gb, budget)
-    kept = parse_bytes(reserved, what="reserved", allow_zero=True)
+    kept = resolve_reserved(reserved_gb, reserved)
+    if problem is not None:
+
+        def everything() -> int:
+            return problem.replay(problem.keep_all()).peak_bytes
+
+        check_unit("budget", budget_gb, budget, asked, everything)
+        check_unit("reserved", reserved_gb, reserved, kept, everything)
     if kept >= asked:
         raise InvalidBudget(
             f"nothing is left of a budget of {format_both(asked)} with {format_both(kept)} "

@@ -118,7 +118,7 @@ def test_what_is_raised_in_the_thread_is_raised_here() -> None:
     caller = threading.get_ident()
     assert watching.run("x", threading.get_ident) != caller
     with pytest.raises(InfeasibleBudget):
-        watching.run("x", lambda: solve(COSTS, budget=1))
+        watching.run("x", lambda: solve(COSTS, budget="1B"))
     # The solvers of graphs look for Ctrl-C themselves, from where they are called.
     assert Watching(UNET).run("x", threading.get_ident) == caller
 
@@ -349,7 +349,7 @@ def test_the_report_of_a_long_chain(capsys: Capture, tmp_path: Path) -> None:
     layers = [replace(COSTS.layers[1], name=f"h.{i}") for i in range(121)]
     chain = CostGraph(tuple(layers), input_bytes=COSTS.input_bytes)
     chain.save(costs)
-    budget = solve(chain, 10**9).keep_all_peak_bytes * 7 // 10
+    budget = solve(chain, 10**6).keep_all_peak_bytes * 7 // 10
     solve(chain, budget=budget, method="greedy").save(plan)
     command = ("report", str(plan), "--costs", str(costs), "-o", str(path))
     status, _, _ = run(capsys, *command, "--time-limit", "100")

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.common.errors import InfeasibleBudget, InvalidBudget, SchedulerError
 from scheduler.common.text import format_both, format_bytes, format_exact, format_time
-from scheduler.common.units import parse_bytes, resolve_budget
+from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,70 @@ def test_what_is_not_a_number_of_gb(given: object) -> None:
         resolve_budget(given)
 
 
+def test_bytes_in_place_of_gb_are_told() -> None:
+    with pytest.raises(
+        InvalidBudget, match="budget_gb counts GB, got 40000000000; did you mean 40"
+    ):
+        resolve_budget(4 * 10**10)
+    with pytest.raises(InvalidBudget, match="reserved_gb counts GB, got 16000000000; did you mean"):
+        resolve_reserved(16 * 10**9)
+
+
+def test_a_reserve_has_two_spellings_too() -> None:
+    assert resolve_reserved(0.5) == resolve_reserved(None, "500MB") == 5 * 10**8
+    assert resolve_reserved() == resolve_reserved(0) == resolve_reserved(0, 0) == 0
+    with pytest.raises(InvalidBudget, match="both reserved_gb=1 and reserved='1GB' are given"):
+        resolve_reserved(1, "1GB")
+    with pytest.raises(InvalidBudget, match="pass text as reserved='1GB'"):
+        resolve_reserved("1GB")
+    with pytest.raises(InvalidBudget, match="reserved_gb must be zero or more, got -1"):
+        resolve_reserved(-1)
+
+
+@pytest.mark.parametrize(
+    ("gb", "given", "peak", "meant"),
+    [
+        (None, 40, 30 * 10**9, "40 is 40 bytes, not a millionth of the 27.94 GiB .* '40GB'"),
+        (None, "40", 30 * 10**9, "did you mean '40GB'"),
+        (None, 40.0, 30 * 10**9, "did you mean '40GB'"),
+        (None, 1, 30 * 10**9, "1 is 1 byte, .* '1GB'"),
+        (None, 511, 10**10, "'511GB'"),
+        (None, 16, 20 * 10**6, "'16MB'"),
+        (None, 1, 10**6 + 1, "'1MB'"),
+        (None, 2 * 10**15, 10**9, "is more than a million times the 953.7 MiB"),
+        (10**9, None, 10**9, "size_gb=1000000000 is more than .* did you mean 1 GB"),
+        (2 * 10**6, None, 10**9, "is more than a million times the 953.7 MiB"),
+    ],
+)
+def test_a_number_in_another_unit_is_refused(
+    gb: int | None, given: object, peak: int, meant: str
+) -> None:
+    size = parse_bytes(given) if gb is None else gb * 10**9
+    with pytest.raises(InvalidBudget, match=meant):
+        check_unit("size", gb, given, size, lambda: peak)
+
+
+@pytest.mark.parametrize(
+    ("gb", "given", "peak"),
+    [
+        (None, "40B", 30 * 10**9),
+        (None, 512, 10**12),
+        (None, 40, 40 * 10**6),  # a millionth
+        (None, 0, 30 * 10**9),
+        (None, 10**15, 10**7),
+        (None, "2PB", 10**7),
+        (None, 10**18, 10**12),
+        (40, None, 10**6),
+        # Next to what somebody made by hand every number is what it says.
+        *((None, size, peak) for size in (1, 40, 10**12, 10**18) for peak in (0, 1, 10**6 - 1)),
+        *((size, None, peak) for size in (1, 10**9) for peak in (0, 1, 10**6 - 1)),
+    ],
+)
+def test_a_number_that_can_be_meant_is_not(gb: int | None, given: object, peak: int) -> None:
+    size = parse_bytes(given, allow_zero=True) if gb is None else gb * 10**9
+    check_unit("size", gb, given, size, lambda: peak)
+
+
 def test_text_as_budget_gb_points_to_budget() -> None:
     with pytest.raises(InvalidBudget, match="pass text as budget='40GB'"):
         resolve_budget("40GB")
@@ -241,5 +305,10 @@ def test_infeasible_names_the_reserve_and_the_method_and_survives_pickling() -> 
     error = InfeasibleBudget(3 * 10**9, 4 * 10**9, "the forward of 'a'", 2**30, "uniform")
     assert "(1.000 GiB of it reserved)" in str(error)
     assert "no plan of method 'uniform'" in str(error)
+    error = error.reserving("weights 1 GiB")
+    assert "(1.000 GiB of it reserved: weights 1 GiB)" in str(error)
+    beyond = InfeasibleBudget(2**30, 2**32, "a layer", 2**31, reserved_for="weights 2 GiB")
+    less = "1.07 GB (1.00 GiB), less than the 2.000 GiB that are reserved (weights 2 GiB): the sm"
+    assert less in str(beyond)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))

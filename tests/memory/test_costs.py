@@ -144,7 +144,7 @@ def peak_errors(ours: CostGraph, theirs: CostGraph) -> dict[str, float]:
 
 def smallest_budget(costs: CostGraph) -> int:
     try:
-        solve(costs, budget=1)
+        solve(costs, budget="1B")
     except InfeasibleBudget as error:
         return error.smallest_budget_bytes
     raise AssertionError("one byte is enough")

@@ -212,7 +212,7 @@ def test_fit_with_options_loses_less() -> None:
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", "llama-3-8b", "--sequence", "8192", "--budget", "40GB"]
+    model = ["--model", "llama-3-8b", "--sequence", "8192", "--budget", "40GB", "--state", "none"]
     assert main(["solve", *model, "--options"]) == 0
     assert "keep with option 'save-" in capsys.readouterr().out
     assert main(["solve", *model]) == 0

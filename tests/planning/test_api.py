@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,23 @@ def test_reserved_comes_off_the_budget() -> None:
     assert message.startswith("nothing is left of a budget of 6.00 GB (5.59 GiB) with 6.00 GB")
     assert "reserved must be zero or more" in sentence(InvalidBudget, solve, GPT2, 6, reserved=-1)
     assert "reserved '1G' has two" in sentence(InvalidBudget, solve, GPT2, 6, reserved="1G")
+
+
+def test_reserved_gb_is_reserved(whole: Frontier) -> None:
+    assert solve(GPT2, 6, reserved_gb=1) == solve(GPT2, 6, reserved="1GB")
+    assert whole.plan(budget_gb=6, reserved_gb=1) == whole.plan("6GB", reserved="1GB")
+    assert compare(GPT2, 6, reserved_gb=1).reserved_bytes == 10**9
+
+
+def test_a_unit_that_cannot_be_meant_is_refused(whole: Frontier) -> None:
+    peak = "not a millionth of the 7.788 GiB that keeping everything takes; did you mean "
+    for call in (partial(solve, GPT2), partial(compare, GPT2), whole.plan):
+        message = sentence(InvalidBudget, call, budget_gb=6, reserved=16)
+        assert message.startswith(f"reserved 16 is 16 bytes, {peak}'16GB'?")
+        assert peak in sentence(InvalidBudget, call, budget=40)
+        assert "did you mean 1 GB?" in sentence(InvalidBudget, call, budget_gb=1e9)
+    assert solve(TWELVE, budget=20_000, reserved=1).reserved_bytes == 1
+    assert solve(TWELVE, 10**8, input_bytes=8).overhead == 0
 
 
 def test_a_budget_that_nothing_fits() -> None:
@@ -420,7 +438,7 @@ def test_a_frontier_gives_plans_without_solving(
 
 def test_a_frontier_refuses_what_does_not_fit(whole: Frontier) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
-        whole.plan("1GB", reserved=10)
+        whole.plan("1GB", reserved="10B")
     assert caught.value.smallest_budget_bytes == whole[0][0] + 10
     assert caught.value.set_by == "the backward of '14'"
 
@@ -528,7 +546,7 @@ def test_compare_prints() -> None:
         ),
         (
             "uniform-50",
-            100,
+            "100B",
             "No plan fits: the smallest feasible budget is 7340032 bytes (7.000 MiB), set by the "
             "backward of 's49'.",
         ),

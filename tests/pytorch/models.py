@@ -197,7 +197,7 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 def smallest_budget(layers: CostGraph) -> int:
     """The smallest budget, in bytes, that has a plan."""
     try:
-        solve(layers, budget=1)
+        solve(layers, budget="1B")
     except InfeasibleBudget as error:
         return error.smallest_budget_bytes
     raise AssertionError("one byte is enough")

@@ -116,6 +116,8 @@ def a_training_run(path: Path) -> None:
     assert_type(result, Fit)
     assert_type(result.fits, bool)
     assert_type(result.plan, Plan | None)
+    assert_type(result.remedies[0].overhead, float | None)
+    assert_type(solve(result.costs, 80, reserved_gb=20), Plan)
     assert_type(costs_from_shape(shape, 4, 4096, precision="bf16"), CostGraph)
     state = training_state(7e9, optimizer="adamw", precision="bf16-mixed", zero=3, gpus=8)
     assert_type(state, State)

@@ -32,14 +32,14 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import print_width
 
-    costs, reserved = options.costs_within(arguments)
-    with Watching(costs, quiet=arguments.quiet) as watching:
+    asked = options.costs_within(arguments)
+    with Watching(asked.costs, quiet=arguments.quiet) as watching:
         comparison = watching.run(
             "all methods",
             lambda: compare(
-                costs,
-                budget=options.budget_of(arguments),
-                reserved=reserved,
+                asked.costs,
+                budget=asked.budget,
+                reserved=asked.reserved,
                 watch=watching.watch,
                 against=arguments.against,
                 **options.limits_of(arguments),
@@ -47,6 +47,7 @@ def run(arguments: Namespace) -> int:
         )
     if watching.interrupted:
         say("interrupted: this is what was found so far")
+    asked.say(arguments)
     if arguments.json:
         print_json(comparison.to_dict())
     elif arguments.csv:

@@ -20,15 +20,10 @@ _PATIENCE = 2.0
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     option(parser, "--budget SIZE", f"default: the GPU's memory; {SIZE}")
-    what = (
-        "for CUDA context, fragmentation, communication (default: 1GiB, 3%% of the budget and, on "
-        "several GPUs, 1GiB)"
-    )
-    option(parser, "--margin SIZE", what)
     option(parser, "--explain", "add what the √L rule says of it")
-    option(parser, "--no-search", "no largest batch and sequence")
+    option(parser, "--no-search", "no largest batch and sequence, and nothing of what would help")
     option(parser, "--json", "print JSON")
-    add_model_options(parser)
+    add_model_options(parser, state=False)
 
 
 def run(arguments: Namespace) -> int:

@@ -30,17 +30,18 @@ def run(arguments: Namespace) -> int:
     """Print the points."""
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
+    from scheduler.common.units import parse_bytes
     from scheduler.planning.frontier import ROWS
     from scheduler.report.tables import print_width, spread
 
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
-    costs = options.costs_of(arguments)
-    with Watching(costs, quiet=arguments.quiet) as watching:
+    asked = options.costs_of(arguments)
+    with Watching(asked.costs, quiet=arguments.quiet) as watching:
         result = watching.run(
             "the frontier",
             lambda: frontier(
-                costs,
+                asked.costs,
                 # Where all points are there at once, some of them are shown.
                 points=arguments.points if watching.engine.sweeps else None,
                 watch=watching.watch,
@@ -50,8 +51,13 @@ def run(arguments: Namespace) -> int:
     if watching.interrupted:
         say("interrupted: these are the budgets solved so far")
     points = spread(result.points, arguments.points or len(result))
+    asked.say(arguments)
     if arguments.json:
-        print_json(result.to_dict(points))
+        record = result.to_dict(points)
+        if asked.budget is not None:
+            record["budget_bytes"] = parse_bytes(asked.budget)
+            record["reserved_bytes"] = parse_bytes(asked.reserved, allow_zero=True)
+        print_json(record)
     elif arguments.csv:
         print_csv(result.values(points))
     else:

@@ -50,13 +50,23 @@ def run(arguments: Namespace) -> int:
 
 
 def _named(arguments: Namespace) -> Plan | Costs:
+    from scheduler.costs.costgraph import CostGraph
     from scheduler.costs.readers import read_costs_text
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.plan import Plan
 
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
-        return options.costs_of(arguments)
+        asked = options.costs_of(arguments)
+        if arguments.csv or arguments.plan_costs is not None:
+            return asked.costs
+        asked.say(arguments)
+        if arguments.model is not None and not arguments.json:
+            from scheduler.cli.fit import to_read
+
+            assert isinstance(asked.costs, CostGraph)  # as a model's are
+            return to_read(asked.costs)
+        return asked.costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
     of_plan = KIND.is_said_by(parse_plan(text, source))

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli import options
 from scheduler.cli.io import check_output, say, write
 from scheduler.cli.modelargs import add_model_options
-from scheduler.common.errors import NoPlanFound
+from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 
 HELP = "the plan that loses the least time within a budget"
 
@@ -32,20 +32,22 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import narrowed, print_width
 
     check_output(arguments.output)
-    costs, reserved = options.costs_within(arguments)
-    with Watching(costs, quiet=arguments.quiet) as watching:
+    asked = options.costs_within(arguments)
+    with Watching(asked.costs, quiet=arguments.quiet) as watching:
         try:
             plan = watching.run(
                 "the best plan",
                 lambda: solve(
-                    costs,
-                    budget=options.budget_of(arguments),
-                    reserved=reserved,
+                    asked.costs,
+                    budget=asked.budget,
+                    reserved=asked.reserved,
                     method=arguments.method,
                     watch=watching.watch,
                     **options.limits_of(arguments),
                 ),
             )
+        except InfeasibleBudget as error:
+            raise error.reserving(asked.reserved_for) if asked.reserved_for else error from None
         except NoPlanFound as error:
             if not watching.interrupted:
                 raise
@@ -53,6 +55,7 @@ def run(arguments: Namespace) -> int:
             return 130
     if watching.interrupted:
         say("interrupted: this is the best plan so far")
+    asked.say(arguments)
     if arguments.output is not None:
         write(plan.to_json(), arguments.output)
     if arguments.output != "-":

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from scheduler.api import solve
 from scheduler.common.text import format_bytes, more_than_budget
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.fitting.peaks import Moment
+from scheduler.memory.fitting.peaks import (
+    Moment,
+    kept_bytes,
+    moments,
+    smallest_peak,
+    with_optimizer,
+)
+from scheduler.memory.fitting.search import Limits, find_limits
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
 
+_CONTEXT = 2**30
+_COMMUNICATION = 2**30
+_FRAGMENTATION = 3  # percent
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The largest sizes that fit, 0 where not even 1 does.
 
-    Attributes
-    ----------
-    batch, sequence
-        The largest batch at the sequence that was asked, the longest sequence at the batch that
-        was, with nothing checkpointed.
-    batch_checkpointed, sequence_checkpointed
-        The same with the best checkpointing.
-    most_sequence
-        Where the search for a sequence ends: learned positions, or 2²⁴.
+def default_margin(budget_bytes: int, gpus: int = 1) -> int:
+    """What is set aside for memory that is no tensor: 1 GiB, 3% and, on several GPUs, 1 GiB.
+
+    The first is for the CUDA context and the libraries' workspaces, 3% of the budget for what the
+    allocator rounds up and cannot use again, the last for communication buffers. A convention, not
+    a formula: it depends on driver, libraries and how sizes vary. Published peaks that were
+    measured as reserved memory are up to 9% above the sum of tensors, most within 3%
+    (benchmarks/memory.py). One measured run tells yours.
     """
-
-    batch: int
-    batch_checkpointed: int
-    sequence: int
-    sequence_checkpointed: int
-    most_sequence: int
+    return _CONTEXT + budget_bytes * _FRAGMENTATION // 100 + (_COMMUNICATION if gpus > 1 else 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,39 +52,36 @@ class FitFacts:
         The shape, the GPU and the recipe.
     batch, sequence
         Sequences on one GPU, and tokens in each.
-    costs
-        What `scheduler.solve` takes, gradients as they are kept on one GPU.
-    budget_bytes, margin_bytes
-        The GPU's memory, or what was asked in its place; what of it is no tensor's.
-    kept_bytes
-        Live after the forward with nothing checkpointed: activations and the input.
-    moments
-        The three highest moments of a step with nothing checkpointed, in order: "loss", "layer",
-        "optimizer"; on top of what is reserved.
-    smallest_budget_bytes, set_by
-        No plan fits a budget below, and what needs it.
-    plan
-        The fastest plan that fits; None when none does.
-    limits
-        None when they were not searched.
+    options
+        Whether plans may keep parts of blocks.
+    budget_bytes
+        The GPU's memory, or what was asked in its place.
+    asked_margin_bytes
+        What of it is no tensor's, as it was asked; None: the default.
     trained_positions
         Tokens that the model has positions for: those it has learned, or what its config calls
         max_position_embeddings; None where that is not known.
+    search
+        Whether the largest sizes are looked for, and what would help.
     """
 
     training: Training
     batch: int
     sequence: int
-    costs: CostGraph = field(compare=False)
+    options: bool
     budget_bytes: int
-    margin_bytes: int
-    kept_bytes: int
-    moments: tuple[Moment, ...]
-    smallest_budget_bytes: int
-    set_by: str
-    plan: Plan | None
-    limits: Limits | None
+    asked_margin_bytes: int | None
     trained_positions: int | None = None
+    search: bool = False
+
+    @cached_property
+    def costs(self) -> CostGraph:
+        """What `scheduler.solve` takes: gradients as they are kept on one GPU.
+
+        What the optimizer's step needs is part of the last backward.
+        """
+        costs = self.training.costs(self.batch, self.sequence, options=self.options)
+        return with_optimizer(costs, self.training.temporaries_bytes())
 
     @property
     def shape(self) -> Shape:
@@ -105,9 +104,39 @@ class FitFacts:
         return self.state.total_bytes - self.gradients_bytes + self.margin_bytes
 
     @property
+    def margin_bytes(self) -> int:
+        """What is set aside for memory that is no tensor's."""
+        if self.asked_margin_bytes is not None:
+            return self.asked_margin_bytes
+        return default_margin(self.budget_bytes, self.training.recipe.sharding.gpus)
+
+    @property
+    def reserved_for(self) -> str:
+        """What `reserved_bytes` are for, as part of a sentence."""
+        state = format_bytes(self.state.total_bytes - self.gradients_bytes)
+        without = " without gradients" if self.gradients_bytes else ""
+        return f"state{without} {state}, margin {format_bytes(self.margin_bytes)}"
+
+    @property
     def available_bytes(self) -> int:
         """What is left for activations and gradients; negative where the state alone is more."""
         return self.budget_bytes - self.reserved_bytes
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Live after the forward with nothing checkpointed: activations and the input."""
+        return kept_bytes(self.costs)
+
+    @cached_property
+    def moments(self) -> tuple[Moment, ...]:
+        """The three highest moments of a step with nothing checkpointed, in order.
+
+        "loss", "layer", "optimizer"; on top of what is reserved.
+        """
+        temporaries = self.training.temporaries_bytes()
+        # The costs have the optimizer's step in another moment.
+        costs = self.training.costs(self.batch, self.sequence) if temporaries else self.costs
+        return moments(costs, temporaries)
 
     @property
     def peak_bytes(self) -> int:
@@ -118,6 +147,41 @@ class FitFacts:
     def fits(self) -> bool:
         """Whether a step fits with nothing checkpointed."""
         return self.peak_bytes <= self.available_bytes
+
+    @cached_property
+    def _least(self) -> Moment:
+        """The highest moment of the plan that needs the least."""
+        least, set_by = smallest_peak(self.costs)
+        after = self.moments[-1]
+        if after.bytes == least and self.training.temporaries_bytes():
+            return after
+        return Moment("plan", least, set_by)
+
+    @property
+    def smallest_budget_bytes(self) -> int:
+        """No plan fits a budget below."""
+        return self._least.bytes + self.reserved_bytes
+
+    @property
+    def set_by(self) -> str:
+        """What needs `smallest_budget_bytes`."""
+        return self._least.set_by
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The fastest plan that fits; None when none does."""
+        if self.smallest_budget_bytes > self.budget_bytes:
+            return None
+        # As text, since of a number the unit is questioned.
+        budget, reserved = f"{self.budget_bytes}B", f"{self.reserved_bytes}B"
+        return solve(self.costs, budget=budget, reserved=reserved)
+
+    @cached_property
+    def limits(self) -> Limits | None:
+        """The largest sizes that fit; None when they were not searched."""
+        if not self.search:
+            return None
+        return find_limits(self.training, self.batch, self.sequence, self.available_bytes)
 
     @property
     def overhead(self) -> float | None:

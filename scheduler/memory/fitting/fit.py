@@ -6,17 +6,17 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from scheduler.api import solve
 from scheduler.common.errors import InfeasibleBudget
 from scheduler.common.text import did_you_mean
-from scheduler.common.units import parse_bytes
-from scheduler.memory.errors import Argument, InvalidRecipe, check_flag
-from scheduler.memory.fitting.facts import FitFacts, Limits, counted_gradients
-from scheduler.memory.fitting.peaks import kept_bytes, moments, smallest_peak
-from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS, largest, trained_positions
-from scheduler.memory.fitting.text import fit_lines
+from scheduler.common.units import check_unit, parse_bytes, resolve_budget
+from scheduler.memory.errors import Argument, InvalidRecipe, check_count, check_flag
+from scheduler.memory.fitting.facts import FitFacts
+from scheduler.memory.fitting.remedies import Remedy, find_remedies
+from scheduler.memory.fitting.search import trained_positions
+from scheduler.memory.fitting.text import Spelling, fit_lines, spelled
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
@@ -24,11 +24,6 @@ from scheduler.memory.shape.shape import Shape, load_shape
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-_CONTEXT = 2**30
-_COMMUNICATION = 2**30
-_FRAGMENTATION = 3  # percent
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,8 +36,25 @@ class Fit(FitFacts):
     def infeasible(self) -> InfeasibleBudget:
         """The error that says what a fit without a plan says."""
         return InfeasibleBudget(
-            self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
+            self.budget_bytes,
+            self.smallest_budget_bytes,
+            self.set_by,
+            self.reserved_bytes,
+            reserved_for=self.reserved_for,
         )
+
+    @cached_property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What would help where not everything can be kept, best first; none without a search."""
+        return find_remedies(self) if self.search and not self.fits else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values; sizes in bytes, of one GPU."""
+        return super().to_dict() | {"remedies": [each.to_dict() for each in self.remedies]}
+
+    def text(self, spell: Spelling = spelled) -> str:
+        """What is printed; `spell` says how arguments are given, here as Python has them."""
+        return "\n".join(fit_lines(self, self.remedies, spell))
 
     def __repr__(self) -> str:
         return (
@@ -51,19 +63,7 @@ class Fit(FitFacts):
         )
 
     def __str__(self) -> str:
-        return "\n".join(fit_lines(self))
-
-
-def default_margin(budget_bytes: int, gpus: int = 1) -> int:
-    """What is set aside for memory that is no tensor: 1 GiB, 3% and, on several GPUs, 1 GiB.
-
-    The first is for the CUDA context and the libraries' workspaces, 3% of the budget for what the
-    allocator rounds up and cannot use again, the last for communication buffers. A convention, not
-    a formula: it depends on driver, libraries and how sizes vary. Published peaks that were
-    measured as reserved memory are up to 9% above the sum of tensors, most within 3%
-    (benchmarks/memory.py). One measured run tells yours.
-    """
-    return _CONTEXT + budget_bytes * _FRAGMENTATION // 100 + (_COMMUNICATION if gpus > 1 else 0)
+        return self.text()
 
 
 def default_sequence(shape: Shape) -> int:
@@ -81,6 +81,7 @@ def fit(
     sequence: int | None = None,
     margin: object = None,
     budget: object = None,
+    budget_gb: object = None,
     search: bool = True,
     options: bool = False,
     **fields: Unpack[RecipeFields],
@@ -111,10 +112,11 @@ def fit(
         moments: see `Training.costs`.
     margin
         Bytes, or text such as "4GiB"; default: see `default_margin`.
-    budget
-        Bytes, or text; default: all the memory that the GPU has for programs.
+    budget, budget_gb
+        Bytes, or text; or a number of GB. Default: all the memory that the GPU has for programs.
     search
-        Also look for the largest batch and the longest sequence.
+        Also look for the largest batch and the longest sequence, and for what would help
+        (`Fit.remedies`).
     options
         The plan may keep parts of blocks: see `costs_from_shape`. They save time, not room: the
         search does without them.
@@ -135,38 +137,27 @@ def fit(
     training = Training(load_shape(shape), load_gpu(gpu), recipe, efficiency)
     if sequence is None:
         sequence = default_sequence(training.shape)
-    size = training.gpu.usable_bytes if budget is None else parse_bytes(budget)
-    aside = (
-        default_margin(size, recipe.sharding.gpus)
-        if margin is None
-        else parse_bytes(margin, what="the margin", allow_zero=True)
-    )
+    size = training.gpu.usable_bytes
+    if budget is not None or budget_gb is not None:
+        size = resolve_budget(budget_gb, budget)
+    aside = None
+    if margin is not None:
+        aside = parse_bytes(margin, what="the margin", allow_zero=True)
     options = check_flag(Argument("options"), options, InvalidRecipe)
-    costs = training.costs(batch, sequence, options=options)
-    gradients = counted_gradients(costs, training.state)
-    reserved = training.state.total_bytes - gradients + aside
-    found = moments(costs, training.temporaries_bytes())
-    least, set_by = smallest_peak(costs)
-    if found[-1].bytes > least:
-        least, set_by = found[-1].bytes, found[-1].set_by
-    plan = None
-    if least + reserved <= size:
-        plan = solve(costs, budget=size, reserved=reserved)
-    return Fit(
-        training=training,
-        batch=int(batch),
-        sequence=int(sequence),
-        costs=costs,
-        budget_bytes=size,
-        margin_bytes=aside,
-        kept_bytes=kept_bytes(costs),
-        moments=found,
-        smallest_budget_bytes=least + reserved,
-        set_by=set_by,
-        plan=plan,
-        limits=_limits(training, int(batch), int(sequence), size - reserved) if search else None,
-        trained_positions=trained_positions(shape, training.shape),
+    found = Fit(
+        training,
+        check_count(Argument("batch"), batch, InvalidRecipe),
+        check_count(Argument("sequence"), sequence, InvalidRecipe),
+        options,
+        size,
+        aside,
+        trained_positions(shape, training.shape),
+        search,
     )
+    _ = found.costs  # what is wrong with a size is said now
+    check_unit("budget", budget_gb, budget, size, lambda: found.peak_bytes)
+    check_unit("the margin", None, margin, found.margin_bytes, lambda: found.peak_bytes)
+    return found
 
 
 def _refuse(given: Mapping[str, object]) -> None:
@@ -181,37 +172,3 @@ def _refuse(given: Mapping[str, object]) -> None:
             raise InvalidRecipe(
                 f"fit takes no {name!r}{near or '; help(fit) lists what it takes'}", argument=name
             )
-
-
-def _limits(training: Training, batch: int, sequence: int, available: int) -> Limits:
-    """Search all four, each by the definition that `Fit.fits` and `Fit.plan` use."""
-    temporaries = training.temporaries_bytes()
-
-    def fits(batch: int, sequence: int, checkpointed: bool) -> bool:
-        try:
-            costs = training.costs(batch, sequence)
-        except InvalidRecipe:
-            # All but its size has been checked before: it is too large to count.
-            return False
-        loss, layer, optimizer = (moment.bytes for moment in moments(costs, temporaries))
-        if optimizer > available:
-            return False
-        if max(loss, layer) <= available:
-            return True
-        return checkpointed and smallest_peak(costs)[0] <= available
-
-    longest = training.shape.positions or MOST_TOKENS
-
-    def most_batch(checkpointed: bool) -> int:
-        return largest(lambda n: fits(n, sequence, checkpointed), MOST_SEQUENCES, batch)
-
-    def most_sequence(checkpointed: bool) -> int:
-        return largest(lambda n: fits(batch, n, checkpointed), longest, sequence)
-
-    return Limits(
-        batch=most_batch(False),
-        batch_checkpointed=most_batch(True),
-        sequence=most_sequence(False),
-        sequence_checkpointed=most_sequence(True),
-        most_sequence=longest,
-    )

@@ -84,6 +84,21 @@ def smallest_peak(costs: CostGraph) -> tuple[int, str]:
     return done.peak_bytes, peak_text(done.peak_action, chain.names)
 
 
+def with_optimizer(costs: CostGraph, temporaries: int) -> CostGraph:
+    """The costs, with the optimizer's step in them, which needs so many bytes beside gradients.
+
+    Every plan ends with the backward of the first layer, and nothing else is live then: it takes
+    what the step after it takes, where that is more.
+    """
+    if not temporaries:
+        return costs
+    steps, _ = _keep_all_steps(costs.to_chain())
+    more = moments(costs, temporaries)[-1].bytes - steps[-1].during_bytes
+    first, *others = costs.layers
+    first = _with_more(first, backward_transient_bytes=max(more, 0))
+    return replace(costs, layers=(first, *others))
+
+
 def with_gradient(layer: LayerCost, stays: int, passes: int) -> LayerCost:
     """The layer whose backward leaves `stays` bytes of gradients, and meanwhile has `passes`."""
     return _with_more(replace(layer, gradient_bytes=stays), backward_transient_bytes=passes)

@@ -1,15 +1,18 @@
-"""The largest size that still fits, by doubling and bisection, and where a model itself ends."""
+"""The largest sizes that still fit, by doubling and bisection, and where a model itself ends."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from scheduler.common.errors import SchedulerError
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
-from scheduler.memory.errors import InvalidShape
+from scheduler.memory.errors import InvalidRecipe, InvalidShape
+from scheduler.memory.fitting.peaks import moments, smallest_peak
+from scheduler.memory.fitting.training import Training
 from scheduler.memory.shape.shape import Shape, load_shape
 
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
@@ -30,6 +33,28 @@ Llama (2048), Meta-Llama-3 (8192; Llama 3.1 has 131072), Mistral-7B-v0.1 and Mix
 (32768), Qwen2.5-72B (131072; the Instruct model's has 32768). The shapes leave it out: no size
 depends on it.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest sizes that fit, 0 where not even 1 does.
+
+    Attributes
+    ----------
+    batch, sequence
+        The largest batch at the sequence that was asked, the longest sequence at the batch that
+        was, with nothing checkpointed.
+    batch_checkpointed, sequence_checkpointed
+        The same with the best checkpointing.
+    most_sequence
+        Where the search for a sequence ends: learned positions, or 2²⁴.
+    """
+
+    batch: int
+    batch_checkpointed: int
+    sequence: int
+    sequence_checkpointed: int
+    most_sequence: int
 
 
 def trained_positions(
@@ -74,3 +99,37 @@ def largest(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
     while good < most and fits(trial):
         good, trial = trial, min(2 * trial, most)
     return bisect_left(range(1, trial), True, lo=good, key=lambda n: not fits(n))
+
+
+def find_limits(training: Training, batch: int, sequence: int, available: int) -> Limits:
+    """All four, each by the definition that `Fit.fits` and `Fit.plan` use."""
+    temporaries = training.temporaries_bytes()
+
+    def fits(batch: int, sequence: int, checkpointed: bool) -> bool:
+        try:
+            costs = training.costs(batch, sequence)
+        except InvalidRecipe:
+            # All but its size has been checked before: it is too large to count.
+            return False
+        loss, layer, optimizer = (moment.bytes for moment in moments(costs, temporaries))
+        if optimizer > available:
+            return False
+        if max(loss, layer) <= available:
+            return True
+        return checkpointed and smallest_peak(costs)[0] <= available
+
+    longest = training.shape.positions or MOST_TOKENS
+
+    def most_batch(checkpointed: bool) -> int:
+        return largest(lambda n: fits(n, sequence, checkpointed), MOST_SEQUENCES, batch)
+
+    def most_sequence(checkpointed: bool) -> int:
+        return largest(lambda n: fits(batch, n, checkpointed), longest, sequence)
+
+    return Limits(
+        batch=most_batch(False),
+        batch_checkpointed=most_batch(True),
+        sequence=most_sequence(False),
+        sequence_checkpointed=most_sequence(True),
+        most_sequence=longest,
+    )

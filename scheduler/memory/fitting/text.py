@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Sequence
 
 from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.memory.errors import Argument
 from scheduler.memory.fitting.facts import FitFacts
+from scheduler.memory.fitting.remedies import Remedy
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
@@ -17,14 +20,24 @@ _LABEL = 10
 _MOMENTS = {"loss": "up to loss"}  # a forward may be the highest of them
 
 
-def fit_lines(fit: FitFacts) -> list[str]:
-    """At most 24 lines of at most 100 columns."""
+Spelling = Callable[[Sequence[Argument]], str]
+"""How arguments are given."""
+
+
+def spelled(arguments: Sequence[Argument]) -> str:
+    """Arguments as Python has them."""
+    return ", ".join(map(str, arguments))
+
+
+def fit_lines(fit: FitFacts, remedies: Sequence[Remedy], spell: Spelling) -> list[str]:
+    """At most 24 lines of at most 100 columns, and some more for what would help."""
     return [
         *_row("model", _model(fit)),
         *_row("recipe", _recipe(fit)),
         *_row("budget", f"{format_both(fit.budget_bytes)}, {fit.training.gpu.name}"),
         *_row("fits", _verdict(fit)),
         *_row("plan", _plan(fit)),
+        *_remedies(fit, remedies, spell),
         "",
         *_row("state", _state(fit)),
         *_row(
@@ -141,6 +154,25 @@ def _plan(fit: FitFacts) -> str:
         f"recomputed{parts}; the step needs {format_bytes(plan.peak_bytes)} of the "
         f"{format_bytes(fit.available_bytes)} left; {smallest}"
     )
+
+
+def _remedies(fit: FitFacts, remedies: Sequence[Remedy], spell: Spelling) -> list[str]:
+    lines: list[str] = []
+    for remedy in remedies:
+        note = f" ({remedy.note})" if remedy.note else ""
+        said = f"{spell(remedy.arguments)}{note}: {_effect(fit, remedy)}"
+        lines += _row("" if lines else "helps", said)
+    return lines
+
+
+def _effect(fit: FitFacts, remedy: Remedy) -> str:
+    if remedy.overhead is None:
+        smallest = remedy.smallest_budget_bytes
+        less = format_bytes(fit.smallest_budget_bytes - smallest)
+        return f"needs {format_bytes(smallest)}, {less} less"
+    if remedy.overhead == 0:
+        return "fits with nothing recomputed"
+    return f"fits, {format_percent(remedy.overhead)} slower"
 
 
 def _limits(fit: FitFacts) -> list[str]:
