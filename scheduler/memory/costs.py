@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -40,8 +41,10 @@ def costs_from_shape(
 ) -> CostGraph:
     """Layer costs of one training step, from a model's sizes alone.
 
-    Layers: "embedding", "block.0" to "block.{L-1}", "head" with the last norm and the loss. Blocks
-    can be recomputed, the two ends cannot.
+    Layers: "embedding", the blocks by the names that they have in transformers' model
+    ("model.layers.0", "transformer.h.0"), "head" with the last norm and the loss, as
+    `scheduler.pytorch.profile` names them. Blocks can be recomputed, the two ends cannot. A plan
+    for these costs can be applied to that model as it is.
 
     Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
     `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
@@ -117,56 +120,53 @@ def costs_from_shape(
             f" must be at most the {shape.positions} positions that {shape.name} has learned, "
             f"got {at.sequence}",
         )
-    seen = rehearse(block, at, machine)
-    kept = block_kept(at, seen)
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss)
-    end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    local = _local(at)
-    below = kept.input_bytes * (not kept.input_saved)
-    forward = max(seen.forward_peak, seen.drop_peak)
-    if seen.backward_peak - forward - below >= local:
-        # What the model's own code refers to while blocks run for the first time matters only where
-        # a forward could set the peak: as in `scheduler.pytorch.profile`.
-        local = 0
-    beside = replace(seen, forward_peak=seen.forward_peak + local, drop_peak=seen.drop_peak + local)
-    one = _layer("block", kept, beside, _block_gradients(at))
-    if options:
-        one = replace(one, options=block_options(at, machine, kept, seen, local))
-    blocks = (replace(one, name=f"block.{i}") for i in range(shape.layers))
+    ended = replace(ending.peaks, drop_peak=None, recompute_time=ending.peaks.forward_time)
+    end = _layer("head", head_kept, ended, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *blocks, end),
+        (_embedding(at, machine, held), *_blocks(at, machine, end, options=options), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
+def _blocks(at: Setting, machine: Gpu, end: LayerCost, *, options: bool) -> Iterator[LayerCost]:
+    """The blocks, each with what else is there while it runs forward.
+
+    What the model's own code refers to is there the first time alone, and matters only where that
+    could set the peak: the backward comes with gradients that the layers above it have left.
+    """
+    seen = rehearse(block, at, machine)
+    kept, peaks = block_kept(at, seen), seen.peaks
+    ways = block_options(at, machine, kept, seen) if options else ()
+    gradients, early = _block_gradients(at), peaks.more_before(peaks)
+    alike: dict[int, LayerCost] = {}
+    for i in range(at.shape.layers):
+        above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
+        local = _local(at, first=i == 0)
+        more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
+        if more not in alike:
+            one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
+            alike[more] = replace(one, options=tuple(way.cost(peaks, more) for way in ways))
+        yield replace(alike[more], name=f"{at.shape.stack}.{i}")
+
+
 def _layer(
-    name: str, kept: Activations, seen: Seen, gradients: int, *, recomputable: bool = True
+    name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
 ) -> LayerCost:
-    """Peaks as the cost model has them: working memory above what its replay counts."""
-    output = kept.output_bytes
-    held = seen.saved_bytes + output
-    made = kept.input_bytes + seen.gradient_bytes
-    above = seen.backward_peak - held - made
-    return LayerCost(
-        name,
-        forward_time=seen.forward_time * 1e3,
-        backward_time=seen.backward_time * 1e3,
-        recompute_time=(seen.recompute_time if recomputable else seen.forward_time) * 1e3,
-        output_bytes=output,
-        saved_bytes=kept.saved_bytes,
-        forward_transient_bytes=max(seen.forward_peak, seen.again_peak, held) - held,
-        drop_transient_bytes=max(seen.drop_peak - output, 0) if recomputable else None,
-        backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), kept.saved_bytes, made),
-        gradient_bytes=gradients,
+    """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
+    whole = replace(
+        peaks,
+        input_bytes=kept.input_bytes,
+        output_bytes=kept.output_bytes,
         input_saved=kept.input_saved,
         output_saved=kept.output_saved,
-        recomputable=recomputable,
     )
+    cost = whole.cost(name, recomputable=recomputable)
+    return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
@@ -269,9 +269,12 @@ def _handed(at: Setting) -> int:
     return handed
 
 
-def _local(at: Setting) -> int:
-    """What transformers' code refers to while the blocks run forward for the first time."""
-    rows = at.tokens + (at.sequence if at.shape.positions else 0)
+def _local(at: Setting, *, first: bool) -> int:
+    """What transformers' code refers to while a block runs forward for the first time.
+
+    The embedding's output: of tokens and of positions, or what is the first block's input itself.
+    """
+    rows = at.tokens + at.sequence if at.shape.positions else at.tokens * (not first)
     return rows * at.shape.width * at.stream + _unused(at)
 
 

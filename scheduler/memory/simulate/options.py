@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.costs.options.pareto import option_cost, wanted
+from scheduler.costs.options.pareto import SeenOption, wanted
 from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.selective import Selective
@@ -104,13 +103,10 @@ class Recorder(Paper):
         return tuple(dict.fromkeys(found))
 
 
-def block_options(
-    at: Setting, gpu: Gpu, kept: Activations, seen: Seen, more: int
-) -> tuple[OptionCost, ...]:
+def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[SeenOption]:
     """The options of the shape's block; a result's call is one of transformers' code.
 
-    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper; `more` bytes
-    are live beside every forward.
+    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper.
     """
     if at.shape.experts and at.experts != "grouped":
         raise NoFormula(
@@ -126,9 +122,8 @@ def block_options(
         way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
             want = want if named else replace(want, keeps=())
-            again = max(seen.again_peak - seen.forward_peak, 0)
-            options.append(option_cost(want, way, seen, more + again))
-    return tuple(options)
+            options.append(SeenOption(want, way.peaks))
+    return options
 
 
 def look_inside(at: Setting, gpu: Gpu) -> Inside:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend
 from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
@@ -60,8 +61,8 @@ class Seen(Activations):
 
     The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
     forward that keeps nothing is `drop_peak`. That of a recomputation, up to the last saved tensor,
-    holds what the backward has made before it, beyond the output's gradient; 0 for the loss.
-    Bytes; times in seconds.
+    holds what the backward has made before it, beyond the output's gradient: `early_bytes`; both 0
+    for the loss. Bytes; times in seconds.
     """
 
     gradient_bytes: int
@@ -72,6 +73,27 @@ class Seen(Activations):
     backward_time: float
     drop_peak: int = 0
     again_peak: int = 0
+    early_bytes: int = 0
+
+    @property
+    def peaks(self) -> Peaks:
+        """The same as a profile says it."""
+        return Peaks(
+            input_bytes=self.input_bytes,
+            output_bytes=self.output_bytes,
+            saved_bytes=self.saved_bytes,
+            input_saved=self.input_saved,
+            output_saved=self.output_saved,
+            forward_peak=self.forward_peak,
+            drop_peak=self.drop_peak,
+            backward_peak=self.backward_peak,
+            gradient_bytes=self.gradient_bytes,
+            forward_time=self.forward_time * 1e3,
+            recompute_time=self.recompute_time * 1e3,
+            backward_time=self.backward_time * 1e3,
+            again_peak=self.again_peak,
+            early_bytes=self.early_bytes,
+        )
 
 
 def flops_share(at: Setting) -> float:
@@ -138,7 +160,12 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
         return seen
     again = Selective(gpu, (), flops_share=share)
     run_again(again, forward, at)
-    return replace(seen, again_peak=again.again_peak - seen.output_bytes)
+    given = seen.output_bytes
+    return replace(
+        seen,
+        again_peak=again.again_peak - given,
+        early_bytes=max(again.early_bytes - given, 0),
+    )
 
 
 def block(paper: Paper, at: Setting, x: Value) -> Value:
