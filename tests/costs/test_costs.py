@@ -429,12 +429,13 @@ def test_every_form_takes_what_is_given_beside_it_before_it_is_checked(tmp_path:
     file.write_text(json.dumps({"schema": GRAPH.to_dict()["schema"], "layers": records}))
     expected = CostGraph(tuple(layers), 7, time_unit="us")
     beside: dict[str, Any] = {"input_bytes": 7, "time_unit": "us"}
-    for obj in (layers, tuple(records), iter(layers), {"layers": records}, file, str(file)):
+    forms: list[Any] = [layers, tuple(records), iter(layers), {"layers": records}, file, str(file)]
+    for obj in forms:
         assert as_costs(obj, **beside) == expected
     assert as_costs(graph, **beside).layers == expected.layers
     assert as_costs(expected, input_bytes=8) == replace(expected, input_bytes=8)
     whole = CostGraph(as_layers(pd.DataFrame(columns).to_dict("records")), **beside)
-    for obj in (columns, {**columns, "input_bytes": 1}, pd.DataFrame(columns)):
+    for obj in [columns, {**columns, "input_bytes": 1}, pd.DataFrame(columns)]:
         assert as_costs(obj, **beside) == whole
 
 

@@ -1,0 +1,91 @@
+"""From a config to a plan to the model of that config: solved on paper, applied, measured."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import CostGraph, Plan, solve
+from scheduler.cli.main import main
+from scheduler.export.export import TARGETS, export
+from scheduler.memory.costs import costs_from_shape
+from scheduler.memory.fitting.peaks import smallest_peak
+from scheduler.memory.shape.families import FAMILIES
+from scheduler.pytorch import verify
+from tests.memory.memory_cases import keep_all_peak
+from tests.memory.test_measured import model_of
+from tests.memory.test_profiled import config_of
+
+torch: Any = import_module("torch")  # untyped here: these tests build models by name
+
+BATCH, SEQUENCE = 2, 64
+DROPOUT = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+MORE: dict[str, dict[str, Any]] = {
+    # Without a kernel for it the CPU runs attention with dropout step by step.
+    "gpt2": DROPOUT,
+    # Where gradients of many experts set the peak every plan has the same one.
+    "mixtral": {"intermediate_size": 16, "num_local_experts": 4},
+}
+
+
+def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
+    """A tiny model, its config as a file has it, and a batch."""
+    config = config_of(family, MORE.get(family, {}) | {"num_hidden_layers": 3})
+    attention = "eager" if family == "gemma2" else "sdpa"
+    torch.manual_seed(0)
+    ids = torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
+    return model_of(config, "fp32", attention), config.to_dict(), {"input_ids": ids, "labels": ids}
+
+
+def tight(costs: CostGraph) -> Plan:
+    """A plan that has to give something up."""
+    plan = solve(costs, budget=(2 * keep_all_peak(costs) + 3 * smallest_peak(costs)[0]) // 5)
+    assert plan.overhead > 0
+    return plan
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plan_on_paper_is_the_model_s(family: str, tmp_path: Path) -> None:
+    model, config, batch = model_with(family)
+    attention = model.config._attn_implementation
+    for options in (False, True):
+        costs = costs_from_shape(
+            config,
+            BATCH,
+            SEQUENCE,
+            precision="fp32",
+            attention=attention,
+            device="cpu",
+            options=options,
+        )
+        tight(costs).save(tmp_path / "plan.json")
+        plan = Plan.load(tmp_path / "plan.json")
+        assert bool(plan.policies) == options
+        found = verify(plan, model, batch)
+        assert found.ok, str(found)
+        assert found.gradients == "equal"
+        assert 0.99 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
+        for target in TARGETS.keys() - ({"fsdp"} if options else set()):  # it has no options
+            exported = export(plan, target, costs)
+            if target == "torch":
+                file: dict[str, Any] = {"__name__": "plan"}
+                exec(exported.text, file)
+                file["apply_plan"](model).remove()  # its names are the model's
+
+
+def test_the_command_line_s_plan_is_the_model_s(tmp_path: Path) -> None:
+    model, config, batch = model_with("gpt_neox")
+    file, written = tmp_path / "config.json", tmp_path / "plan.json"
+    file.write_text(json.dumps(config))
+    how = ["--batch", str(BATCH), "--sequence", str(SEQUENCE), "--precision", "fp32"]
+    budget = tight(costs_from_shape(config, BATCH, SEQUENCE, precision="fp32")).peak_bytes
+    asked = ["solve", "--model", str(file), *how, "--budget", f"{budget}B", "-o", str(written)]
+    assert main(asked) == 0
+    plan = Plan.load(written)
+    found = verify(plan, model, batch)
+    assert found.ok, str(found)
+    assert found.peak_bytes <= plan.peak_bytes <= budget
