@@ -63,9 +63,11 @@ def costs_from_shape(
     it and make the rest again. They are those of `scheduler.pytorch.profile(..., options=True)`: at
     most 10 of the block's Pareto set, and what people choose by hand
     (`scheduler.costs.options.policies`). The block is run on paper under each, so that bytes, peaks
-    and times are the profile's too (tests/memory/test_options.py). ``keeps`` is
-    filled, and a plan can be applied as it is, for device "cpu" without autocast. On CUDA kernels'
-    names depend on more than the shape: profile the model there for a plan to apply.
+    and times are the profile's too (tests/memory/test_options.py). ``keeps`` is filled but under
+    autocast, and a plan can be applied as it is. Which kernel runs attention on CUDA depends on
+    more than the shape: flash is named, or the memory-efficient one where there is a mask, in fp32
+    and for wide heads. A block that runs others, or what a plan keeps another number of times, is
+    refused in its first step: profile the model there for a plan to apply.
 
     Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
     under autocast (when cached casts of weights go is not followed); the mask of a window, which

@@ -525,7 +525,9 @@ def test_the_longest_recipe_is_one_screen() -> None:
 def test_a_forward_may_be_the_highest_up_to_the_loss() -> None:
     found = fit("mixtral-8x7b", train="frozen", loss="chunked", search=False)
     assert found.moments[0].set_by == "the forward of 'model.layers.31'"
-    row = next(line for line in str(found).splitlines() if "the forward of 'model.layers.31'" in line)
+    row = next(
+        line for line in str(found).splitlines() if "the forward of 'model.layers.31'" in line
+    )
     assert row.startswith("up to loss ")
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler import CostGraph, Plan, solve
+from scheduler import CostGraph, Plan, UnsupportedModel, solve
 from scheduler.cli.main import main
 from scheduler.export.export import TARGETS, export
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.shape.families import FAMILIES
-from scheduler.pytorch import verify
+from scheduler.memory.shape.shape import load_shape
+from scheduler.pytorch import apply, verify
 from tests.memory.memory_cases import keep_all_peak
 from tests.memory.test_measured import model_of
 from tests.memory.test_profiled import config_of
@@ -39,6 +41,18 @@ def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
     torch.manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
     return model_of(config, "fp32", attention), config.to_dict(), {"input_ids": ids, "labels": ids}
+
+
+def keeping(costs: CostGraph, operation: str) -> Plan:
+    """A tight plan with options, each of which keeps a result of an operation."""
+    wanted = [
+        tuple(o for o in layer.options if any(operation in name for name, *_ in o.keeps))
+        for layer in costs.layers
+    ]
+    layers = [replace(layer, options=o) for layer, o in zip(costs.layers, wanted, strict=True)]
+    plan = tight(replace(costs, layers=tuple(layers)))
+    assert plan.policies
+    return plan
 
 
 def tight(costs: CostGraph) -> Plan:
@@ -89,3 +103,28 @@ def test_the_command_line_s_plan_is_the_model_s(tmp_path: Path) -> None:
     found = verify(plan, model, batch)
     assert found.ok, str(found)
     assert found.peak_bytes <= plan.peak_bytes <= budget
+
+
+def test_kernels_that_the_device_has_not_are_one_sentence() -> None:
+    model, config, batch = model_with("llama")
+    costs = costs_from_shape(config, BATCH, SEQUENCE, precision="fp32", options=True)  # on CUDA
+    attention = "_scaled_dot_product_efficient_attention"
+    with apply(keeping(costs, attention), model), pytest.raises(UnsupportedModel) as caught:
+        model(**batch)
+    said = f"block 'model.layers.0' runs aten.{attention}.default 0 times, and the plan keeps"
+    assert said in str(caught.value)
+    assert "profile this one as it trains" in str(caught.value)
+    # What runs on every device alike is kept there too.
+    products = keeping(costs, "aten.mm.default")
+    assert any(attention not in str(keeps) for keeps in products.policies.values())
+
+
+def test_another_number_of_the_same_operations_is_one_sentence() -> None:
+    """Kept by their numbers, other results than the costs are of would stay."""
+    model, config, batch = model_with("qwen3")
+    shape = replace(load_shape(config), qk_norm=False)
+    costs = costs_from_shape(shape, BATCH, SEQUENCE, precision="fp32", device="cpu", options=True)
+    plan = keeping(costs, "aten.mul.Tensor")
+    with apply(plan, model), pytest.raises(UnsupportedModel) as caught:
+        model(**batch)
+    assert "times, and in the plan's costs it runs " in str(caught.value)

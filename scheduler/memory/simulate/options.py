@@ -116,12 +116,15 @@ def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[
         )
     inside = look_inside(at, gpu)
     found, _gap = wanted(inside, seen.recompute_time * 1e3, kept.saved_bytes)
-    named = _are_names_certain(at)
+    # Under autocast activation functions and biases are cast too, which is not all followed.
+    named = not at.autocast
+    runs = Counter(operation.name for operation in inside.forward)
     options = []
     for want in found:
         way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
-            want = want if named else replace(want, keeps=())
+            keeps = ((name, call, runs[name]) for name, call, *_ in want.keeps)
+            want = replace(want, keeps=tuple(keeps) if named else ())
             options.append(SeenOption(want, way.peaks))
     return options
 
@@ -131,12 +134,3 @@ def look_inside(at: Setting, gpu: Gpu) -> Inside:
     paper = Recorder(gpu, flops_share=flops_share(at))
     made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
     return paper.inside(made)
-
-
-def _are_names_certain(at: Setting) -> bool:
-    """Whether operations have the names and numbers that transformers' code gives them.
-
-    On CUDA they do not: which kernel runs a fused attention depends on GPU and libraries, and half
-    precision has kernels of its own. Nor under autocast, where biases are cast too.
-    """
-    return not (at.cuda or at.autocast)
