@@ -19,7 +19,7 @@ from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting, linears, setting
-from scheduler.memory.simulate.step import Activations, Seen, block, head, rehearse
+from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,7 +88,8 @@ def costs_from_shape(
         "bf16-mixed" are the same here, and "fp16" is "fp16-mixed".
         train="frozen" (a prompt is tuned, say): no weight gets a gradient, but
         gradients pass through all blocks to the embedding's output; what trains there is not
-        counted. With adapters they do so too, as PEFT arranges it where something is checkpointed.
+        counted. With adapters they do so too, as PEFT's enable_input_require_grads arranges it,
+        which trainers call where something is checkpointed: the output is held with its gradient.
     gpu
         A name of `GPUS`, or a `Gpu`, for the times.
     efficiency
@@ -203,7 +204,9 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     of S·a elements, the first one half; what stays of them is in the chain's input.
 
     A tied table has its gradient already, from the head: this one is made, and a sum of the two.
-    Where no table is trained the gradient still passes dropout, to what the tables give.
+    Where no table is trained the gradient still passes dropout, to what the tables give. With
+    adapters that is a leaf, as PEFT makes it: it stays with its gradient to the end of the step. It
+    is the first block's input itself where nothing is done to it before.
     """
     shape, e = at.shape, at.stream
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
@@ -219,17 +222,21 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
         transient = max(transient, output * scaled - _handed(at)) + _unused(at)
     positions = shape.positions * shape.width * e
-    gradients = positions + (0 if shape.tied else table) if at.trained else 0
+    leaf = output * (at.lora is not None)
+    is_input = bool(leaf) and not shape.positions and not mask
+    saved = mask + leaf * (not is_input)
+    gradients = positions + (0 if shape.tied else table) if at.trained else 2 * leaf
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
     # table's gradient and the sum.
-    peak = output + (mask + output if mask else 0)
+    peak = output + (mask + output if mask else 0) + leaf
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
         peak = max(peak, output + positions + rows * (at.batch > 1))
         peak = max(peak, 2 * output * scaled)
-    above = peak - (mask + output) - held - gradients
+    counted = saved + output * (2 if is_input else 1)
+    above = peak + ROOT_BYTES - counted - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
     if not at.trained:
@@ -240,12 +247,12 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         forward_time=moved / bandwidth * 1e3,
         backward_time=back / bandwidth * 1e3,
         output_bytes=output,
-        saved_bytes=mask,
-        forward_transient_bytes=transient,
+        saved_bytes=saved,
+        forward_transient_bytes=max(transient - (saved - mask), 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), mask + output, held + gradients),
+        backward_overlap_bytes=min(max(-above, 0), counted, held + gradients),
         gradient_bytes=gradients,
-        output_saved=False,
+        output_saved=is_input,
         recomputable=False,
     )
 
@@ -274,9 +281,12 @@ def _handed(at: Setting) -> int:
 def _local(at: Setting, *, first: bool) -> int:
     """What transformers' code refers to while a block runs forward for the first time.
 
-    The embedding's output: of tokens and of positions, or what is the first block's input itself.
+    The embedding's output, of tokens and of positions; but for what is there as the first block's
+    input itself, or as a leaf.
     """
-    rows = at.tokens + at.sequence if at.shape.positions else at.tokens * (not first)
+    is_input = first and not at.shape.positions
+    tokens = 0 if is_input or at.lora is not None else at.tokens
+    rows = tokens + at.sequence * bool(at.shape.positions)
     return rows * at.shape.width * at.stream + _unused(at)
 
 

@@ -57,8 +57,9 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
     config._attn_implementation = how["attention"]
     shape = load_shape(config.to_dict())
     ours = costs_from_shape(shape, 2, SEQUENCE, device="cpu", options=True, **how)
-    model = built(config, how["precision"], "full" if how["train"] == "full" else "frozen")
+    model = built(config, how["precision"], "frozen" if how["train"] == "frozen" else "full")
     if "lora" in how:
+        model.requires_grad_(False).enable_input_require_grads()
         with torch.device("meta"):
             for block in model.base_model.layers:
                 adapt(block, shape, how["lora"])

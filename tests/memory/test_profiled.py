@@ -220,7 +220,8 @@ def test_adapters(lora: Lora, attention: str) -> None:
     config = config_of("llama", {})
     config._attn_implementation = attention
     shape = load_shape(config.to_dict())
-    model = built(config, "bf16", "frozen")
+    model = built(config, "bf16", "full").requires_grad_(False)
+    model.enable_input_require_grads()
     with torch.device("meta"):
         for block in model.base_model.layers:
             adapt(block, shape, lora)

@@ -16,9 +16,12 @@ from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
 from scheduler.memory.simulate.modules import mixture, mlp, norm
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
-from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
 Forward = Callable[[Paper, Setting, Value], Value]
+
+ROOT_BYTES = 4
+"""What a step's backward starts from, the gradient of the loss: there until it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,10 @@ class Activations:
 class Seen(Activations):
     """What a layer kept that ran on paper, and took meanwhile, input and parameters not counted.
 
-    The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
-    forward that keeps nothing is `drop_peak`. That of a recomputation, up to the last saved tensor,
-    holds what the backward has made before it, beyond the output's gradient: `early_bytes`; both 0
-    for the loss. Bytes; times in seconds.
+    The backward's peak holds the saved set, the gradients of the output and of the loss, and what
+    it makes. That of a forward that keeps nothing is `drop_peak`. That of a recomputation, up to
+    the last saved tensor, holds what the backward has made before it, beyond the output's gradient:
+    `early_bytes`; both 0 for the loss. Bytes; times in seconds.
     """
 
     gradient_bytes: int
@@ -117,8 +120,12 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     del made
     tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
     output_saved = not scalar and ledger.live == with_output
+    given_back = [paper.compute((), elements, size)]
+    start = given_back[0] if scalar else Storage(ledger, ROOT_BYTES, "root")
     ledger.reset_peak()
-    paper.backward(root, paper.compute((), elements, size))
+    paper.backward(root, given_back.pop())
+    backward_peak = ledger.peak
+    del start
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
         tensors=tensors,
@@ -128,7 +135,7 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
         output_saved=output_saved,
         gradient_bytes=ledger.live - inputs - beside,
         forward_peak=forward_peak,
-        backward_peak=ledger.peak,
+        backward_peak=backward_peak,
         forward_time=forward_time,
         recompute_time=paper.saved_at,
         backward_time=paper.seconds - forward_time,
@@ -164,7 +171,7 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
     return replace(
         seen,
         again_peak=again.again_peak - given,
-        early_bytes=max(again.early_bytes - given, 0),
+        early_bytes=max(again.early_bytes - given - ROOT_BYTES, 0),
     )
 
 
