@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import LoraConfig, get_peft_model
 
 from scheduler import CostGraph, Plan, UnsupportedModel, solve
 from scheduler.cli.main import main
 from scheduler.export.export import TARGETS, export
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import smallest_peak
+from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.families import FAMILIES
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import apply, verify
@@ -24,7 +26,7 @@ from tests.memory.test_profiled import config_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 
-BATCH, SEQUENCE = 2, 64
+BATCH, SEQUENCE = 2, 32
 DROPOUT = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 MORE: dict[str, dict[str, Any]] = {
     # Without a kernel for it the CPU runs attention with dropout step by step.
@@ -40,7 +42,11 @@ def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
     attention = "eager" if family == "gemma2" else "sdpa"
     torch.manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
-    return model_of(config, "fp32", attention), config.to_dict(), {"input_ids": ids, "labels": ids}
+    return (
+        model_of(config, "fp32", attention),
+        config.to_dict(),
+        {"input_ids": ids, "labels": ids.clone()},
+    )
 
 
 def keeping(costs: CostGraph, operation: str) -> Plan:
@@ -128,3 +134,23 @@ def test_another_number_of_the_same_operations_is_one_sentence() -> None:
     with apply(plan, model), pytest.raises(UnsupportedModel) as caught:
         model(**batch)
     assert "times, and in the plan's costs it runs " in str(caught.value)
+
+
+# PEFT asks transformers whether its checkpointing is on by the word that it had before.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_a_model_in_peft_s() -> None:
+    """Its blocks have other names; what passes gradients into it stays with its own."""
+    model, config, batch = model_with("llama")
+    settings = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    model = get_peft_model(model, settings)
+    model.enable_input_require_grads()
+    how: dict[str, Any] = {"lora": Lora(4, ("q", "down"), "fp32"), "train": "lora"}
+    costs = costs_from_shape(
+        config, BATCH, SEQUENCE, precision="fp32", device="cpu", options=True, **how
+    )
+    plan = tight(costs)
+    assert plan.policies
+    found = verify(plan, model, batch)
+    assert found.ok, str(found)
+    assert set(found.forwards) == {f"base_model.model.model.layers.{i}" for i in range(3)}
+    assert plan.peak_bytes - 8 <= found.peak_bytes <= plan.peak_bytes
