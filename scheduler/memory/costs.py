@@ -205,8 +205,8 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
 
     A tied table has its gradient already, from the head: this one is made, and a sum of the two.
     Where no table is trained the gradient still passes dropout, to what the tables give. With
-    adapters that is a leaf, as PEFT makes it: it stays with its gradient to the end of the step. It
-    is the first block's input itself where nothing is done to it before.
+    adapters that is a leaf, as PEFT makes it: held to the end of the step, and the first block's
+    input itself where nothing is done to it before. Its gradient is none that an optimizer takes.
     """
     shape, e = at.shape, at.stream
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
@@ -225,7 +225,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
     saved = mask + leaf * (not is_input)
-    gradients = positions + (0 if shape.tied else table) if at.trained else 2 * leaf
+    gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
