@@ -22,7 +22,7 @@ from scheduler.pytorch.model.call import before, check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.replace import RemovableHandle
-from scheduler.pytorch.model.settings import check_skips
+from scheduler.pytorch.model.settings import skips_blocks
 from scheduler.pytorch.model.wrappers import check_compiled, check_opened
 from solvers.schedule import Item, Keep, first_of, last_of
 
@@ -51,14 +51,13 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
         inside = [name for name, _ in run]
         check_compiled(model, inside)
         check_units(model, inside)
-        if len(inside) > 1:  # one that is left out is missed by those that share its segment
-            check_skips(model)
         if opened := [name for name in inside if name in plan.policies]:
             check_torch()
             check_opened(model, opened)
+    may_skip = skips_blocks(model)
     for item, run in zip(segments, runs, strict=True):
         members = [PlannedBlock(module, name) for name, module in run]
-        segment = Segment(item, members, plan.policies)
+        segment = Segment(item, members, plan.policies, may_skip=may_skip)
         for block in members:
             block.segment = segment
             block.put()

@@ -89,7 +89,7 @@ class Calls:
     Attributes
     ----------
     calls
-        Of the blocks called so far, each without its activation.
+        Of the blocks called so far, by their numbers, each without its activation.
     drawn
         By the number of a block: puts the generators where they were when the block began, if the
         model drew from them since the block before.
@@ -100,7 +100,7 @@ class Calls:
     """
 
     names: Sequence[str]
-    calls: list[Call] = field(default_factory=list)
+    calls: dict[int, Call] = field(default_factory=dict)
     drawn: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     selections: dict[int, Selection] = field(default_factory=dict)
     states: dict[int, Snapshot | None] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Passage:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.calls = Calls(names)
-        self.reached = 0
+        self.reached = self._first = 0
         self._names = names
         self._open: list[tuple[saved_tensors_hooks, Recomputation]] = []
         self._between: _Between | None = None
@@ -169,7 +169,7 @@ class Passage:
     def begin(self, call: Call) -> None:
         """Take note of a call; `UnsupportedModel` where it is not with the last block's result."""
         names, number = self._names, self.reached
-        if number:
+        if number > self._first:
             if self._between is None or not self._between.is_handed(call.activation):
                 raise UnsupportedModel(
                     f"block {names[number]!r} does not receive what block {names[number - 1]!r} "
@@ -185,7 +185,31 @@ class Passage:
             if moved := self._between.moved():
                 self.calls.drawn[number] = moved
         self._between = None
-        self.calls.calls.append(call.without_activation())
+        self.calls.calls[number] = call.without_activation()
+
+    def follows(self, number: int, activation: torch.Tensor) -> bool:
+        """Whether a block is one of this passage, after those that have run."""
+        between = self._between
+        return between is not None and self.reached <= number and between.is_handed(activation)
+
+    def skip_to(self, number: int, steps: Sequence[SegmentStep]) -> tuple[Item, ...]:
+        """Leave out the blocks before one; the checkpoints that begin with it.
+
+        Of the blocks that are left out, those end whose other blocks have run, and those begin
+        later that have others left.
+        """
+        opens: list[Item] = []
+        for step in steps[self.reached : number]:
+            opens += step.opens
+            for _ in range(step.closes):
+                if opens:
+                    opens.pop()
+                else:
+                    self._open.pop()[1].forward_is_over()
+        if not self.reached:
+            self._first = number
+        self.reached = number
+        return (*opens, *steps[number].opens)
 
     @property
     def hooks(self) -> AbstractContextManager[Any]:

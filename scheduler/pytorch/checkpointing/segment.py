@@ -90,12 +90,21 @@ class Segment:
     stored when the block runs to be kept: at once, or in the recomputation of the checkpoint that
     it is in. Its first forward in there is one that keeps nothing.
 
-    `keeps` has the results that stay, by the name of the block.
+    `keeps` has the results that stay, by the name of the block. `may_skip`: the model may leave out
+    blocks, as LayerDrop does; a recomputation leaves out the same.
     """
 
-    def __init__(self, item: Item, blocks: list[PlannedBlock], keeps: Mapping[str, Keeps]) -> None:
+    def __init__(
+        self,
+        item: Item,
+        blocks: list[PlannedBlock],
+        keeps: Mapping[str, Keeps],
+        *,
+        may_skip: bool = False,
+    ) -> None:
         self.item = item
         self.blocks = blocks
+        self._may_skip = may_skip
         self._keeps = {block.name: keeps[block.name] for block in blocks if block.name in keeps}
         self._names = [block.name for block in blocks]
         self._steps = steps_of(item)
@@ -110,35 +119,39 @@ class Segment:
     def run(self, block: PlannedBlock, call: Call) -> Any:
         """Run one block that the model calls; its output."""
         if len(self.blocks) == 1:
-            calls = Calls(self._names, [call.without_activation()])
+            calls = Calls(self._names, {0: call.without_activation()})
             return self._checkpoint(self.item, call.activation, calls, keeping=True)[1]
-        if block is self.blocks[0]:
+        number = self.blocks.index(block) if self._may_skip else self._passage.reached
+        if self._may_skip and not self._passage.follows(number, call.activation):
             self._passage = Passage(self._names)
-        expected = self.blocks[self._passage.reached]
+        elif block is self.blocks[0]:
+            self._passage, number = Passage(self._names), 0
+        expected = self.blocks[number]
         if block is not expected:
             raise UnsupportedModel(
                 f"block {block.name!r} runs where {expected.name!r} should, of one segment of the "
                 "plan; blocks that are skipped or reordered cannot share a segment"
             )
         try:
-            return self._run_in_place(block, call, self._passage)
+            return self._run_in_place(number, call, self._passage)
         except BaseException:
             self._passage.let_go()
             raise
 
-    def _run_in_place(self, block: PlannedBlock, call: Call, passage: Passage) -> Any:
-        step = self._steps[passage.reached]
+    def _run_in_place(self, number: int, call: Call, passage: Passage) -> Any:
+        opens, step = passage.skip_to(number, self._steps), self._steps[number]
         passage.begin(call)
         activation, version = call.activation, call.activation._version
-        for item in step.opens:
+        for item in opens:
             body = self._body(item, passage.calls, ran=True)
             recomputation = Recomputation()
             again = self._again(item, passage.calls, recomputation)
-            passage.open(body, activation, recomputation, again, early=_stops_early(item))
+            early = self._stops_early(item)
+            passage.open(body, activation, recomputation, again, early=early)
         with passage.hooks, self._state(step.keep, passage.calls):
             result, output = self._run_block(step.keep, activation, passage.calls)
-        if step.opens:
-            self._check_unchanged(block, activation, version)
+        if opens:
+            self._check_unchanged(self.blocks[number], activation, version)
         passage.end(result, step.closes)
         return output
 
@@ -152,13 +165,19 @@ class Segment:
         def body(activation: torch.Tensor) -> tuple[torch.Tensor, Any]:
             nonlocal ran
             keeping, ran = ran, True
-            calls.check_complete()
+            if not self._may_skip:
+                calls.check_complete()
             if isinstance(item, Keep):
                 return self._run_block(item, activation, calls)
             output: Any = None
+            is_first = True  # to which torch, and Recomputation, see
             for inner in item.body:
-                if inner is not item.body[0]:  # torch, and Recomputation, see to the first
-                    calls.draw_from(self._number(inner))
+                called = [number for number in self._numbers(inner) if number in calls.calls]
+                if not called:
+                    continue
+                if not is_first:
+                    calls.draw_from(called[0])
+                is_first = False
                 output = None  # what it is beside the activation is nobody's any more
                 activation, output = self._run_item(inner, activation, calls, keeping=keeping)
             return activation, output
@@ -172,12 +191,13 @@ class Segment:
         if isinstance(item, Keep) and item.option is None:
             return self._run_block(item, activation, calls)
         done = self._checkpoint(item, activation, calls, keeping=keeping)
-        for block in self._blocks_of(item):
-            scatter(block.module)
+        for number in self._numbers(item):
+            scatter(self.blocks[number].module)
         return done
 
-    def _blocks_of(self, item: Item) -> list[PlannedBlock]:
-        return self.blocks[self._number(item) : last_of(item) + 1 - first_of(self.item)]
+    def _numbers(self, item: Item) -> range:
+        """Of an item's blocks, in the segment."""
+        return range(self._number(item), last_of(item) + 1 - first_of(self.item))
 
     def _number(self, item: Item) -> int:
         """Of an item's first block, in the segment."""
@@ -187,7 +207,7 @@ class Segment:
         self, item: Item, activation: torch.Tensor, calls: Calls, *, keeping: bool
     ) -> tuple[torch.Tensor, Any]:
         version = activation._version
-        context, keywords = stopping(_stops_early(item))
+        context, keywords = stopping(self._stops_early(item))
         with context:
             result: tuple[torch.Tensor, Any] = checkpoint(
                 self._body(item, calls, ran=False),
@@ -198,7 +218,7 @@ class Segment:
                 context_fn=lambda: self._contexts(item, calls, keeping),
                 **keywords,
             )
-        self._check_unchanged(self._blocks_of(item)[0], activation, version)
+        self._check_unchanged(self.blocks[self._number(item)], activation, version)
         return result
 
     def _contexts(self, item: Item, calls: Calls, keeping: bool) -> tuple[Any, Any]:
@@ -251,6 +271,15 @@ class Segment:
             output = block.original(*args, **kwargs)
         return activation_of(block.name, output), output
 
+    def _stops_early(self, item: Item) -> bool:
+        """Whether a recomputation may end where torch ends it: at the last tensor saved of its own.
+
+        A block kept under an option saves its own: where it ends a body it must run to the end.
+        """
+        body = item.body if isinstance(item, Checkpoint) else ()
+        last = body if self._may_skip else body[-1:]  # any may turn out to be the last
+        return not any(isinstance(each, Keep) and each.option is not None for each in last)
+
     def _check_unchanged(self, block: PlannedBlock, activation: torch.Tensor, version: int) -> None:
         if activation._version != version:
             raise UnsupportedModel(
@@ -261,12 +290,3 @@ class Segment:
 
 def _refused(name: str, what: str) -> UnsupportedModel:
     return UnsupportedModel(f"block {name!r} {what}")
-
-
-def _stops_early(item: Item) -> bool:
-    """Whether a recomputation may end where torch ends it: at the last tensor saved of its own.
-
-    A block kept under an option saves its own: where it ends a body it must still run to the end.
-    """
-    ending = item.body[-1] if isinstance(item, Checkpoint) else None
-    return not isinstance(ending, Keep) or ending.option is None

@@ -1,6 +1,10 @@
-"""Settings of a model that leave no room for a plan: checkpoints of its own, blocks left out."""
+"""Settings of a model that a plan must know of: checkpoints of its own, blocks left out."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -45,23 +49,46 @@ def _way_out(model: nn.Module, name: str) -> str:
 
 def check_skips(model: nn.Module) -> None:
     """Raise `UnsupportedModel` where a model leaves out blocks at random in training: LayerDrop."""
+    for said, holder, rate in _rates(model):
+        raise UnsupportedModel(
+            f"{type(model).__name__} leaves out blocks at random while it trains (LayerDrop, "
+            f"{said}.{rate} is {getattr(holder, rate)}), and a plan of a graph runs all of them in "
+            f"every step; set {said}.{rate} = 0"
+        )
+
+
+def skips_blocks(model: nn.Module) -> bool:
+    """Whether a model leaves out blocks at random in training: LayerDrop."""
+    return bool(_rates(model))
+
+
+@contextmanager
+def no_skips(model: nn.Module) -> Iterator[None]:
+    """Inside, every block runs."""
+    rates = [(holder, rate, getattr(holder, rate)) for _, holder, rate in _rates(model)]
+    for holder, rate, _ in rates:
+        setattr(holder, rate, 0.0)
+    try:
+        yield
+    finally:
+        for holder, rate, value in rates:
+            setattr(holder, rate, value)
+
+
+def _rates(model: nn.Module) -> list[tuple[str, Any, str]]:
+    """The rates above 0: of what, as its user writes it, that itself, and the attribute."""
     training = [(name, module) for name, module in model.named_modules() if module.training]
-    held = {
-        f"{_said(name)}.layerdrop": module.layerdrop
+    held: list[tuple[str, Any, str]] = [
+        (_said(name), module, "layerdrop")
         for name, module in training
         if isinstance(getattr(module, "layerdrop", None), float | int)
-    }
+    ]
     # A module that holds the rate does not read it in the configuration, which it comes from.
     for name, module in training if not held else ():
-        config = getattr(module, "config", None)
-        for rate in _RATES:
-            held.setdefault(f"{_said(name)}.config.{rate}", getattr(config, rate, None))
-    for said, value in held.items():
-        if value:
-            raise UnsupportedModel(
-                f"{type(model).__name__} leaves out blocks at random while it trains (LayerDrop, "
-                f"{said} is {value}), and a plan runs all of them in every step; set {said} = 0"
-            )
+        if (config := getattr(module, "config", None)) is not None:
+            held += [(f"{_said(name)}.config", config, rate) for rate in _RATES]
+    named = {(id(holder), rate): (said, holder, rate) for said, holder, rate in reversed(held)}
+    return [each for each in reversed(named.values()) if getattr(each[1], each[2], None)]
 
 
 def _said(name: str) -> str:

@@ -14,6 +14,7 @@ from scheduler.export.standalone.caches import check_no_cache, hand_no_caches
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import unmoved
+from scheduler.pytorch.model.settings import no_skips
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
@@ -23,6 +24,8 @@ def prepared(
 ) -> Iterator[tuple[nn.Module, Any]]:
     """Inside, steps can be run that leave the model as it was; gives what to run.
 
+    Blocks that the model would leave out at random (LayerDrop) all run.
+
     `fake`: stand-ins without memory. Gradients are on.
     """
     check_no_cache(*arguments_of(inputs), UnsupportedModel)
@@ -30,6 +33,7 @@ def prepared(
         if fake:
             model, inputs = stack.enter_context(faked(model, inputs))
         stack.enter_context(untouched(model, inputs))
+        stack.enter_context(no_skips(model))
         # Whoever calls may be under `torch.no_grad`.
         stack.enter_context(torch.enable_grad())
         yield model, inputs

@@ -193,6 +193,7 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
         left = tracker.live("drop") if plain else 0
         del graph
+        state_bytes = writes.copied_bytes  # before it is put back, which is a write, too
         layer.state.put()
         gradients = _Gradients()
         with tracker.tag("input"):
@@ -238,7 +239,7 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         drop_peak=drop_peak,
         backward_peak=backward_peak,
         gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
-        state_bytes=writes.copied_bytes,
+        state_bytes=state_bytes,
         left_bytes=on_modules + left,
     )
     return peaks, layout

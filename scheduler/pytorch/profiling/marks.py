@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,10 +63,11 @@ class Turn:
     `base` is what is live then and not made by the part before the run, `link` its input among
     that; `sides` the gradients that the run makes of tensors
     beside its activation, by the number of the part that made them; `made` what is left by then of
-    what the backwards of later parts have made, by their numbers.
+    what the backwards of later parts have made, by their numbers; `below` what is left of the
+    forwards of the parts before.
     """
 
-    base = link = 0
+    base = link = below = 0
 
     def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark
@@ -106,7 +107,9 @@ class Part:
     held
         Tensors that it made and that the blocks after it hold.
     together
-        The most bytes that were live during its forward.
+        The most bytes that were live during its forward, but for the inputs of runs.
+    inputs
+        Numbers of the runs whose input was there then.
     kept, link_kept, output_kept
         What is left of what it made, of its input and its output when the loss is there.
     entry
@@ -129,6 +132,7 @@ class Part:
     held: list[torch.Tensor] = field(default_factory=list)
     own_peak: int = 0
     together: int = 0
+    inputs: set[int] = field(default_factory=set)
     kept: int = 0
     link_kept: int = 0
     output_kept: bool = False
@@ -153,6 +157,17 @@ class Part:
     def backward(self) -> str:
         """What its backward's tensors are booked under, but for the last."""
         return f"backward {self.number}"
+
+
+class Local(NamedTuple):
+    """What the model's own code still refers to while a block runs forward at first.
+
+    It lets that go before the backward: `nbytes` of what no block holds, and the inputs of runs,
+    by the number of the run with their bytes, which the first block of the run may hold as well.
+    """
+
+    nbytes: int
+    inputs: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -183,9 +198,11 @@ class Parts:
         What is there from beginning to end: the inputs, the loss, and whatever of what was made
         before them the blocks are handed beside the activation, such as masks and position
         embeddings: `side_bytes` of it, `loss_bytes`.
-    local_bytes
-        Of each block: what the model's own code still refers to while the block runs forward for
-        the first time, and lets go before the backward.
+    local
+        Of each block: what the model's own code still refers to while it runs.
+    inputs
+        Of each part: the number of each run whose input is there while the part runs forward, and
+        its bytes, which are not counted: the first block of the run may hold it.
     freed
         Gradients that wait: the number of the part that makes them, of the one that uses them up,
         their bytes.
@@ -199,6 +216,7 @@ class Parts:
     held_bytes: int
     side_bytes: int
     loss_bytes: int
-    local_bytes: list[int]
+    local: list[Local]
+    inputs: list[list[tuple[int, int]]]
     freed: list[tuple[int, int, int]]
     sides: list[tuple[int, int]]

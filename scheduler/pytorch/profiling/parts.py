@@ -33,7 +33,7 @@ from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.marks import Part, Parts, Run, Side, Start, Turn
+from scheduler.pytorch.profiling.marks import Local, Part, Parts, Run, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
@@ -77,7 +77,9 @@ class _Step:
         self.all: list[Part] = []
         self.side_bytes: dict[int, int] = {}  # of the blocks' other arguments, by storage
         self._in_forward = True
-        self._reached: list[int] = []  # of each block: what was live when it was called
+        # Of each block: what was live when it was called, and the inputs of which runs.
+        self._reached: list[int] = []
+        self._inputs: list[set[int]] = []
         self._stand_ins: list[tuple[weakref.ref[Any], int, int]] = []  # storage, bytes, block
         self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
         clear_gradients(model, inputs)
@@ -94,7 +96,7 @@ class _Step:
         if len(self._reached) < len(self.blocks):
             raise UnsupportedModel(
                 f"block {self.blocks[len(self._reached)].name!r} is not called in every step: "
-                "the model skips blocks at random; switch that off (layerdrop=0 in its config)"
+                "the model skips blocks at random; switch that off"
             )
         self._loss_is_there(loss)
         if not loss.requires_grad:
@@ -122,7 +124,18 @@ class _Step:
         # What the model's own code still refers to is there while a part runs forward, too.
         if self._in_forward:
             part = self.all[-1]
-            part.together = max(part.together, self._live())
+            there = self._inputs_there()
+            part.inputs |= there
+            part.together = max(part.together, self._live() - self._input_bytes(there))
+
+    def _inputs_there(self) -> set[int]:
+        """Numbers of the runs whose input is there."""
+        return {part.number for part in self.all if part.start and part.start.is_kept()}
+
+    def _input_bytes(self, runs: Iterable[int]) -> int:
+        """Bytes of the inputs of runs that the tracker counts."""
+        starts = (self.all[run].start for run in runs)
+        return sum(start.output_bytes for start in starts if start is not None and start.tag)
 
     def _live(self, but: int | None = None) -> int:
         """Bytes live, with those that stand-ins stand for; `but` without one block's activation."""
@@ -149,7 +162,7 @@ class _Step:
         if number == len(self.blocks) or self.blocks[number] is not block:
             raise UnsupportedModel(
                 f"block {block.name!r} is called in another place than in a step before: the model "
-                "skips or repeats blocks at random; switch that off (layerdrop=0 in its config)"
+                "skips or repeats blocks at random; switch that off"
             )
         call = Call.of(block.name, args, kwargs)
         others = call.others
@@ -160,6 +173,7 @@ class _Step:
                 part.start.scalar.register_hook(lambda _: self._turn_unless_done(part.number))
         block.sides = self._aside(block, others)
         self._reached.append(self._live(but=number - 1))
+        self._inputs.append(self._inputs_there())
         with tracker.tag("sink"):
             passed = block.form.stand_in()
         extras = iter(self._extras(block, part))
@@ -312,10 +326,16 @@ class _Step:
         part.held.clear()
         part.turn.begin(shared, part, tracker)
         part.turn.made = {after.number: self._made_in(after) for after in self.all[run + 1 :]}
+        part.turn.below = self._kept_below(part)
 
     def _made_in(self, part: Part) -> int:
         """Bytes left of what was made in the backward of a part."""
         return self.tracker.live(part.backward if part.start is not None else part.tag)
+
+    def _kept_below(self, part: Part) -> int:
+        """Bytes of what the parts before a part have made, and of the inputs of those."""
+        tags = (tag for below in self.all[: part.number] for tag in (below.tag, below.link))
+        return sum(map(self.tracker.live, tags))
 
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
@@ -330,6 +350,8 @@ class _Step:
             # Its input, which it may free, is no gradient.
             live = tracker.live_bytes - tracker.live(part.link) - (turn.base - turn.link)
             live -= sum(size for made_by, size in turn.sides.items() if made_by < part.number)
+            # What it frees of the parts before counts as freed by theirs, as they have saved it.
+            live += turn.below - self._kept_below(part)
             if part.number:
                 # What waits for this backward counts as saved, not as a gradient that stays.
                 part.freed = {
@@ -374,13 +396,14 @@ class _Step:
             # Nothing is computed before the blocks, but the model may have made masks and such.
             held += first.kept
         peaks: list[Peaks | None] = []
-        before = 0  # what is kept of the parts before
+        before = 0  # what is kept of the parts before, but for the inputs of runs
         for part, forward, backward in zip(self.all, times[:count], times[count:], strict=True):
             if part.number == 0:
                 part.input_bytes, forward_peak = held, part.own_peak - side
             else:
                 forward_peak = max(part.own_peak, part.together - before - part.input_bytes)
             before += part.kept + part.link_kept
+            before -= self._input_bytes([part.number] if part.output_kept else [])
             peaks.append(self._peaks(part, forward_peak, forward, backward))
         if nothing_before:
             peaks[0] = None
@@ -389,7 +412,8 @@ class _Step:
         ]
         sides = [(side.part, side.size) for side in self._sides()]
         runs, local = list(self._runs()), list(self._local())
-        return Parts(peaks, runs, held, side, self.loss_bytes, local, freed, sides)
+        inputs = [self._sizes(part.inputs) for part in self.all]
+        return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
 
     def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
         start = part.start
@@ -418,19 +442,20 @@ class _Step:
             assert part.turn is not None
             yield Run(part.start.needs_grad, part.given, part.turn.layout)
 
-    def _local(self) -> Iterable[int]:
+    def _local(self) -> Iterable[Local]:
         kept, run = 0, -1
-        for block, live in zip(self.blocks, self._reached, strict=True):
-            part = self.all[block.run]
-            start = part.start
-            assert start is not None
-            input_bytes = 0
-            if block.run > run:
+        kept_inputs = {part.number for part in self.all if part.output_kept}
+        for block, live, there in zip(self.blocks, self._reached, self._inputs, strict=True):
+            others = there - kept_inputs
+            live -= self._input_bytes(others)
+            if block.run > run:  # whose input that is
                 run = block.run
-                kept += part.kept + part.link_kept
-                if start.tag and not part.output_kept:
-                    input_bytes = start.output_bytes
-            yield max(live - kept - input_bytes - self.extra_bytes, 0)
+                kept += self.all[run].kept + self.all[run].link_kept
+                others.discard(run)
+            yield Local(max(live - kept - self.extra_bytes, 0), self._sizes(others))
+
+    def _sizes(self, runs: Iterable[int]) -> list[tuple[int, int]]:
+        return [(run, self._input_bytes([run])) for run in sorted(runs)]
 
 
 def _handed(output: Any, *args: Any, **kwargs: Any) -> Any:

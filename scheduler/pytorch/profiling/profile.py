@@ -32,7 +32,6 @@ from scheduler.pytorch.model.call import (
 from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
-from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
@@ -160,7 +159,6 @@ def profiled(model: nn.Module, blocks: str | list[str], *, options: bool) -> nn.
     check_unwrapped(model, [])
     likely = listed(model) if blocks == "auto" else look_for(model, blocks).names
     check_compiled(model, likely)
-    check_skips(model)
     if options:
         check_opened(model, likely)
     return model
@@ -245,10 +243,16 @@ def _layers(
     """Blocks and parts in the order in which they run."""
     layers: list[LayerCost] = []
     places: list[int] = []  # of the parts
+    # A block that holds its input as it is kept holds it in a checkpoint, too.
+    first = {
+        block.run: peaks for block, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))
+    }
+    free = {run for run, peaks in first.items() if not peaks.input_saved}
 
     def add_part(name: str) -> None:
         peaks = parts.peaks[len(places)]
         more = casts if places else 0
+        more += _not_held(parts.inputs[len(places)], free)
         places.append(len(layers))
         if peaks is not None:
             cost = peaks.with_more_in_forward(more).cost(_free(name, model), recomputable=False)
@@ -256,7 +260,7 @@ def _layers(
 
     last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
     kinds = {peaks for peaks, _ in seen}
-    local_bytes = _local_bytes(blocks, parts, [peaks for peaks, _ in seen])
+    local_bytes = _local_bytes(blocks, parts, [peaks for peaks, _ in seen], free)
     for block, (peaks, ways), local in zip(blocks, seen, local_bytes, strict=True):
         if block.run == len(places):
             add_part(before(block.name) if places else "embedding")
@@ -291,15 +295,21 @@ def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -
                 )
 
 
-def _local_bytes(blocks: list[CalledBlock], parts: Parts, seen: list[Peaks]) -> list[int]:
+def _local_bytes(
+    blocks: list[CalledBlock], parts: Parts, seen: list[Peaks], free: set[int]
+) -> list[int]:
     """By how much each block's forward is higher for what the model's own code still refers to.
 
+    But for the inputs of runs, unless they are those of `free`, whose first block may not hold it.
     That is there only while the blocks run forward for the first time, and matters only where that
     forward could set the peak: the backward of the same block comes with the gradients that those
     above it have left. Where it could, it is on top of every forward of the block: the safe side.
     """
     above, found, part = 0, [], len(parts.peaks)
-    for block, peaks, local in reversed(list(zip(blocks, seen, parts.local_bytes, strict=True))):
+    for block, peaks, (local, inputs) in reversed(
+        list(zip(blocks, seen, parts.local, strict=True))
+    ):
+        local += _not_held(inputs, free)
         while part > block.run + 1:
             part -= 1
             after = parts.peaks[part]
@@ -308,6 +318,10 @@ def _local_bytes(blocks: list[CalledBlock], parts: Parts, seen: list[Peaks]) -> 
         found.append(0 if enough else local)
         above += peaks.gradient_bytes
     return found[::-1]
+
+
+def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:
+    return sum(size for run, size in inputs if run in free)
 
 
 def _see_blocks(

@@ -22,30 +22,35 @@ def with_waiting(
 ) -> tuple[LayerCost, ...]:
     """Layers that hold what waits from its making to its use, which count it as a gradient.
 
-    It becomes a part of the taker's saved set: that is there until the taker's backward, as it
+    The taker's backward frees it: of what it adds to the gradients that stay it is taken off. The
+    rest becomes a part of the taker's saved set: that is there until the taker's backward, as it
     should, and too early until the maker's. What has its backward before that stays below the
     count by as much.
     """
-    made, saved, early = ([0] * len(layers) for _ in range(3))
+    left = [layer.gradient_bytes for layer in layers]
+    used, saved, early = ([0] * len(layers) for _ in range(3))
     for each in all_waiting:
-        size = min(each.size, layers[each.maker].gradient_bytes - made[each.maker])
-        made[each.maker] += size
+        size = min(each.size, left[each.maker])
+        freed = min(size, left[each.taker])
+        left[each.taker] -= freed
+        used[each.taker] += freed
+        size -= freed
+        left[each.maker] -= size
         saved[each.taker] += size
         for i in range(each.maker + 1, len(layers)):
             early[i] += size
     inputs = [input_bytes, *(layer.output_bytes for layer in layers)]
-    return tuple(map(_counted_later, layers, inputs, made, saved, early))
+    return tuple(map(_counted_later, layers, inputs, left, used, saved, early))
 
 
 def _counted_later(
-    layer: LayerCost, input_bytes: int, made: int, saved: int, early: int
+    layer: LayerCost, input_bytes: int, gradients: int, used: int, saved: int, early: int
 ) -> LayerCost:
-    if not made and not saved and not early:
+    if gradients == layer.gradient_bytes and not saved and not early:
         return layer
-    gradients = layer.gradient_bytes - made
     held = layer.saved_bytes + saved + layer.output_bytes * (2 if layer.output_saved else 1)
     most = min(held, input_bytes + gradients)
-    above = layer.backward_transient_bytes - layer.backward_overlap_bytes - early
+    above = layer.backward_transient_bytes - layer.backward_overlap_bytes + used - early
     options = tuple(
         replace(
             option,

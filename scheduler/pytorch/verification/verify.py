@@ -20,7 +20,6 @@ from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS
-from scheduler.pytorch.model.settings import check_skips
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -72,7 +71,6 @@ def verify(
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
     model = bare(model)
-    check_skips(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
     named = within(plan, model)

@@ -494,48 +494,6 @@ def test_arguments_in_another_order() -> None:
 # --- blocks left out at random ------------------------------------------------------------------
 
 
-class Skipping(Stack):
-    """A model with LayerDrop."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__(4)
-        self.layerdrop = rate
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            if not self.training or torch.rand(()) >= self.layerdrop:
-                x = block(x)
-        return x
-
-
-def test_blocks_left_out_at_random_are_named_as_that() -> None:
-    model = Skipping(0.5)
-    expected = r"at random .*model.layerdrop is 0.5.*; set model.layerdrop = 0$"
-    plan = replace(segments(blocks_of(4), 1, 3), peak_bytes=10**6, budget_bytes=None)
-    for refused in (
-        lambda: profile(model, X, mean_square),
-        lambda: describe(model, X, mean_square),
-        lambda: trace(model, X),
-        lambda: apply(plan, model),
-        lambda: verify(plan, model, X, mean_square),
-    ):
-        with pytest.raises(UnsupportedModel, match=expected):
-            refused()
-    with apply(segments(blocks_of(4), 1, 1, 1, 1), model):  # each by itself may be left out
-        gradients(model, X, mean_square)
-    model.layerdrop = 0.0
-    assert verify(plan, model, X, mean_square).ok
-    model.layerdrop = 0.5
-    profile(model.eval(), X, mean_square)
-
-
-def test_a_rate_in_the_configuration() -> None:
-    model: Any = Stack()
-    model.config = type("Config", (), {"layerdrop": 0.1})()
-    with pytest.raises(UnsupportedModel, match=r"set model.config.layerdrop = 0$"):
-        profile(model, X, mean_square)
-
-
 def test_blocks_left_out_at_random_by_a_rate_of_no_name() -> None:
     """Seen when a step calls others than an earlier one."""
 
