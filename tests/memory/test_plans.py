@@ -42,11 +42,8 @@ def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
     attention = "eager" if family == "gemma2" else "sdpa"
     torch.manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
-    return (
-        model_of(config, "fp32", attention),
-        config.to_dict(),
-        {"input_ids": ids, "labels": ids.clone()},
-    )
+    batch = {"input_ids": ids, "labels": ids.clone()}
+    return model_of(config, "fp32", attention), config.to_dict(), batch
 
 
 def keeping(costs: CostGraph, operation: str) -> Plan:
