@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.errors import Argument, InvalidRecipe
@@ -123,33 +124,36 @@ def costs_from_shape(
             f" must be at most the {shape.positions} positions that {shape.name} has learned, "
             f"got {at.sequence}",
         )
+    seen = rehearse(block, at, machine)
+    kept = block_kept(at, seen)
+    ways = block_options(at, machine, kept, seen) if options else []
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
-    ending = _head(at, machine, recipe.loss)
-    ended = replace(ending.peaks, drop_peak=None, recompute_time=ending.peaks.forward_time)
-    end = _layer("head", head_kept, ended, _head_gradients(at), recomputable=False)
+    ending = _head(at, machine, recipe.loss).peaks
+    ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
+    ending = ending.with_more_in_forward(_first_input(at, kept))
+    end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, machine, end, options=options), end),
+        (_embedding(at, machine, held), *_blocks(at, kept, seen.peaks, ways, end), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
-def _blocks(at: Setting, machine: Gpu, end: LayerCost, *, options: bool) -> Iterator[LayerCost]:
+def _blocks(
+    at: Setting, kept: Activations, peaks: Peaks, ways: list[SeenOption], end: LayerCost
+) -> Iterator[LayerCost]:
     """The blocks, each with what else is there while it runs forward.
 
     What the model's own code refers to is there the first time alone, and matters only where that
     could set the peak: the backward comes with gradients that the layers above it have left.
     """
-    seen = rehearse(block, at, machine)
-    kept, peaks = block_kept(at, seen), seen.peaks
-    ways = block_options(at, machine, kept, seen) if options else ()
     gradients, early = _block_gradients(at), peaks.more_before(peaks)
     alike: dict[int, LayerCost] = {}
     for i in range(at.shape.layers):
         above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
-        local = _local(at, first=i == 0)
+        local = _local(at) + (_first_input(at, kept) if i else 0)
         more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
         if more not in alike:
             one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
@@ -278,16 +282,24 @@ def _handed(at: Setting) -> int:
     return handed
 
 
-def _local(at: Setting, *, first: bool) -> int:
-    """What transformers' code refers to while a block runs forward for the first time.
+def _local(at: Setting) -> int:
+    """What transformers' code refers to while blocks run forward for the first time.
 
-    The embedding's output, of tokens and of positions; but for what is there as the first block's
-    input itself, or as a leaf.
+    Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
     """
-    is_input = first and not at.shape.positions
-    tokens = 0 if is_input or at.lora is not None else at.tokens
-    rows = tokens + at.sequence * bool(at.shape.positions)
+    if not at.shape.positions:
+        return _unused(at)
+    rows = at.tokens * (at.lora is None) + at.sequence
     return rows * at.shape.width * at.stream + _unused(at)
+
+
+def _first_input(at: Setting, kept: Activations) -> int:
+    """The first block's input, which that code refers to until the last norm has run.
+
+    Where positions are added it does not; nor does it matter where the block or a leaf holds it.
+    """
+    is_held = at.shape.positions or at.lora is not None or kept.input_saved
+    return 0 if is_held else kept.input_bytes
 
 
 def _unused(at: Setting) -> int:
