@@ -412,7 +412,8 @@ class _Step:
         ]
         sides = [(side.part, side.size) for side in self._sides()]
         runs, local = list(self._runs()), list(self._local())
-        inputs = [self._sizes(part.inputs - self._kept_inputs()) for part in self.all]
+        # The own peak of the first part has its output.
+        inputs = [[], *(self._sizes(part.inputs - self._kept_inputs()) for part in self.all[1:])]
         return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
 
     def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
