@@ -6,6 +6,9 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+# A worker for each core: with more threads than that they wait for each other, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # pytest-xdist tells its workers how wide the terminal is; commands would believe it.
 os.environ.pop("COLUMNS", None)
 

@@ -83,6 +83,7 @@ def convolutions(depth):
 
 SCRIPT = """
 import copy
+import importlib
 import json
 import sys
 
@@ -91,14 +92,12 @@ for name in ("scheduler", "solvers", "transformers", "lightning", "accelerate", 
 sys.path.insert(0, sys.argv[1])
 import torch
 
-import plan
 import tiny
 
 torch.set_num_threads(1)
-make, depth = getattr(tiny, sys.argv[2]), int(sys.argv[3])
 
 
-def step(model, inputs):
+def step(plan, model, inputs):
     torch.manual_seed(1)
     counts = {}
     blocks = {id(m): n for n, m in model.named_modules() if n in plan.LAYERS}
@@ -127,28 +126,33 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-kept = step(*make(depth))
-model, inputs = make(depth)
-applied = plan.apply_plan(model)
-run = step(model, inputs)
-other = copy.deepcopy(model)
-in_copy = step(other, inputs)
-try:
-    plan.apply_plan(model)
-    refused = False
-except ValueError:
-    refused = True
-applied.remove()
-left = [name for name, module in model.named_modules() if "forward" in module.__dict__]
-print(json.dumps({
-    "gradients": same(kept[0], run[0]),
-    "state": same(kept[1], run[1]),
-    "counts": run[2],
-    "counts in a copy": in_copy[2],
-    "refused twice": refused,
-    "left": left,
-    "counts after removal": step(model, inputs)[2],
-}))
+def case(plan, make, depth):
+    kept = step(plan, *make(depth))
+    model, inputs = make(depth)
+    applied = plan.apply_plan(model)
+    run = step(plan, model, inputs)
+    other = copy.deepcopy(model)
+    in_copy = step(plan, other, inputs)
+    try:
+        plan.apply_plan(model)
+        refused = False
+    except ValueError:
+        refused = True
+    applied.remove()
+    left = [name for name, module in model.named_modules() if "forward" in module.__dict__]
+    return {
+        "gradients": same(kept[0], run[0]),
+        "state": same(kept[1], run[1]),
+        "counts": run[2],
+        "counts in a copy": in_copy[2],
+        "refused twice": refused,
+        "left": left,
+        "counts after removal": step(plan, model, inputs)[2],
+    }
+
+
+for name, make, depth in json.loads(sys.argv[2]):
+    print(json.dumps(case(importlib.import_module(name), getattr(tiny, make), depth)))
 """
 
 
@@ -198,18 +202,22 @@ def loaded(folder: Path, text: str, name: str) -> ModuleType:
     return module
 
 
-def run_alone(folder: Path, text: str, model: str, depth: int) -> dict[str, Any]:
-    """What `SCRIPT` prints, in an interpreter of its own that finds torch and nothing of ours."""
-    (folder / "plan.py").write_text(text)
+def run_alone(folder: Path, cases: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """What `SCRIPT` prints of each text, model and depth.
+
+    In an interpreter of its own that finds torch and nothing of ours.
+    """
     (folder / "tiny.py").write_text(MODEL)
     (folder / "step.py").write_text(SCRIPT)
+    for i, (text, _, _) in enumerate(cases):
+        (folder / f"plan{i}.py").write_text(text)
+    named = [(f"plan{i}", model, depth) for i, (_, model, depth) in enumerate(cases)]
     done = subprocess.run(
-        [sys.executable, "-I", "step.py", str(folder), model, str(depth)],
+        [sys.executable, "-I", "step.py", str(folder), json.dumps(named)],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return [json.loads(line) for line in done.stdout.splitlines()[-len(cases) :]]

@@ -1,4 +1,4 @@
-"""Runs an exported jax file for real: ``python jax_step.py FOLDER``, where it is ``plan.py``.
+"""Runs exported jax files for real: ``python jax_step.py PLAN.py...``.
 
 It is a program of its own, so that jax's threads live in no process of the tests. Each layer has a
 width of its own, so that a program's values say which layer they are of. Prints one JSON object.
@@ -164,8 +164,8 @@ def loaded(path: Path) -> Any:
     return module
 
 
-def main(folder: Path) -> None:
-    plan = loaded(folder / "plan.py")
+def main(path: Path) -> None:
+    plan = loaded(path)
     count = len(plan.LAYERS)
     random = np.random.default_rng(0)
     x = drawn(random, (ROWS, WIDTH))
@@ -188,4 +188,5 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
-    main(Path(sys.argv[1]))
+    for argument in sys.argv[1:]:
+        main(Path(argument))

@@ -1,4 +1,4 @@
-"""The jax file, run by jax and flax on the CPU, each plan in a process of its own.
+"""The jax file, run by jax and flax on the CPU, in a process of their own.
 
 What is compared is what jax says of its programs: XLA's compiler for CPUs undoes recomputation, so
 that its own memory figures do not tell the two apart.
@@ -25,6 +25,7 @@ from tests.export.export_cases import chain_costs, plan_at
 SCRIPT = Path(__file__).parent / "jax_step.py"
 NAMES = [*(f"h.{i}" for i in range(6)), "loss"]
 COSTS = chain_costs(NAMES, ("loss",))
+Said = dict[str, dict[str, Any]]
 
 MAXTEXT_TENSORS = {
     # AI-Hypercomputer/maxtext, src/maxtext/configs/base.yml, read on 2026-11-29: what the policy
@@ -50,30 +51,39 @@ def with_option(name: str) -> CostGraph:
     return CostGraph(tuple(layers), input_bytes=COSTS.input_bytes)
 
 
-def run(folder: Path, plan: Plan) -> dict[str, Any]:
-    """What `SCRIPT` says of the plan's file; numbers of layers as integers."""
-    (folder / "plan.py").write_text(export(plan, "jax").text)
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    return {
+        "nested": plan_at(COSTS, 0.0),
+        "half": plan_at(COSTS, 0.4),
+        "keep-all": plan_at(COSTS, 1.0),
+        "wide": plan_at(with_option("wide"), 0.7),
+        "nothing": plan_at(with_option("nothing_saveable"), 0.6),
+    }
+
+
+@pytest.fixture(scope="module")
+def said(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What `SCRIPT` says of each plan's file; numbers of layers as integers."""
+    paths = [tmp_path_factory.mktemp(name) / "plan.py" for name in plans]
+    for path, plan in zip(paths, plans.values(), strict=True):
+        path.write_text(export(plan, "jax").text)
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, check=False
+        [sys.executable, str(SCRIPT), *map(str, paths)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    for of in (answer["jax"], answer["flax"]):
-        for key in ("counts", "residuals"):
-            of[key] = {int(layer): count for layer, count in of[key].items()}
-    return answer
+    answers = dict(zip(plans, map(json.loads, done.stdout.splitlines()), strict=True))
+    for answer in answers.values():
+        for of in (answer["jax"], answer["flax"]):
+            for key in ("counts", "residuals"):
+                of[key] = {int(layer): count for layer, count in of[key].items()}
+    return answers
 
 
-def test_a_plan_with_nested_checkpoints(tmp_path: Path) -> None:
-    plan = plan_at(COSTS, 0.0)
-    assert plan.depth > 1
-    check(run(tmp_path, plan), plan)
-
-
-@pytest.mark.parametrize("share", [0.4, 1.0])
-def test_a_plan_that_keeps_layers(tmp_path: Path, share: float) -> None:
-    plan = plan_at(COSTS, share)
-    check(run(tmp_path, plan), plan)
+@pytest.mark.parametrize("name", ["nested", "half", "keep-all"])
+def test_a_plan(said: Said, plans: dict[str, Plan], name: str) -> None:
+    check(said[name], plans[name])
+    assert plans["nested"].depth > 1
 
 
 def check(said: dict[str, Any], plan: Plan) -> None:
@@ -95,30 +105,29 @@ def check(said: dict[str, Any], plan: Plan) -> None:
         assert saves == (len(kept) < len(runs))
 
 
-def test_options_are_policies_that_save_by_name(tmp_path: Path) -> None:
-    plan = plan_at(with_option("wide"), 0.7)
+def test_options_are_policies_that_save_by_name(said: Said, plans: dict[str, Plan]) -> None:
+    plan = plans["wide"]
     states = {item.layer: item.option for item in plan.items if isinstance(item, Keep)}
     assert set(states.values()) == {"wide", None}
     assert len(states) < 7  # the others are checkpointed
-    said = run(tmp_path, plan)
     # Under the option one of two values is kept, and what comes after it runs again.
     kept = {i: 1 if option else 3 if i == 6 else 2 for i, option in states.items()}
     again = {i: 1 if i in states and not states[i] else 2 for i in range(7)}
-    for of, layers in ((said["jax"], range(7)), (said["flax"], range(6))):
+    for of, layers in ((said["wide"]["jax"], range(7)), (said["wide"]["flax"], range(6))):
         assert of["apart"] == 0
         assert of["residuals"] == {i: kept[i] for i in layers if i in kept}
         assert of["counts"] == {i: again[i] for i in layers}
         assert of["residual bytes"] < of["residual bytes of keep-all"]
 
 
-def test_options_are_policies_of_jax(tmp_path: Path) -> None:
-    plan = plan_at(with_option("nothing_saveable"), 0.6)
-    options = {item.layer for item in plan.items if isinstance(item, Keep) and item.option}
+def test_options_are_policies_of_jax(said: Said, plans: dict[str, Plan]) -> None:
+    items = plans["nothing"].items
+    options = {item.layer for item in items if isinstance(item, Keep) and item.option}
     assert options
-    said = run(tmp_path, plan)["jax"]
-    assert said["apart"] == 0
-    assert not options & said["residuals"].keys()
-    assert all(said["counts"][i] == 2 for i in options)
+    of_jax = said["nothing"]["jax"]
+    assert of_jax["apart"] == 0
+    assert not options & of_jax["residuals"].keys()
+    assert all(of_jax["counts"][i] == 2 for i in options)
 
 
 def test_the_tensors_are_those_of_maxtext() -> None:

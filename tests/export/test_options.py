@@ -52,17 +52,17 @@ def with_options(name: str) -> Plan:
     )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "convolutions"])
-def test_options_with_torch_alone(tmp_path: Path, name: str) -> None:
-    plan = with_options(name)
-    kept = {operation for keeps in plan.policies.values() for operation, *_ in keeps}
-    assert kept >= {"aten.bernoulli_.float", "aten.div_.Scalar"}  # drawn, and changed in place
-    done = run_alone(tmp_path, export(plan, "torch").text, name, 8)
-    assert done["gradients"]
-    assert done["state"]
-    expected = {name: n for name, n in plan.forwards.items() if name in done["counts"]}
-    assert done["counts"] == done["counts in a copy"] == expected
-    assert max(expected.values()) == 4
+def test_options_with_torch_alone(tmp_path: Path) -> None:
+    plans = {name: with_options(name) for name in ("gpt2", "convolutions")}
+    texts = [(export(plan, "torch").text, name, 8) for name, plan in plans.items()]
+    for plan, done in zip(plans.values(), run_alone(tmp_path, texts), strict=True):
+        kept = {operation for keeps in plan.policies.values() for operation, *_ in keeps}
+        assert kept >= {"aten.bernoulli_.float", "aten.div_.Scalar"}  # drawn, changed in place
+        assert done["gradients"]
+        assert done["state"]
+        expected = {name: n for name, n in plan.forwards.items() if name in done["counts"]}
+        assert done["counts"] == done["counts in a copy"] == expected
+        assert max(expected.values()) == 4
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4])

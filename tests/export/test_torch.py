@@ -24,26 +24,24 @@ from tests.export.export_cases import (
 from tests.pytorch.models import gpt2
 
 
-@pytest.mark.parametrize(
-    ("model", "plan", "depth"),
-    [
+def test_with_torch_alone(tmp_path: Path) -> None:
+    cases = [
         ("gpt2", gpt2_plan(8), 8),
         ("gpt2", gpt2_plan(6, 0.5), 6),
         ("convolutions", sequential_plan(8), 8),
         ("convolutions", sequential_plan(5, 1.0), 5),
-    ],
-    ids=["gpt2 nested", "gpt2 half", "sequential nested", "sequential keep-all"],
-)
-def test_with_torch_alone(tmp_path: Path, model: str, plan: Plan, depth: int) -> None:
-    done = run_alone(tmp_path, export(plan, "torch").text, model, depth)
-    assert done["gradients"]
-    assert done["state"]  # batch norms have counted the batch once
-    expected = {name: n for name, n in plan.forwards.items() if name in done["counts"]}
-    assert len(expected) >= depth
-    assert done["counts"] == done["counts in a copy"] == expected
-    assert done["refused twice"] or not plan.depth
-    assert done["left"] == []
-    assert set(done["counts after removal"].values()) == {1}
+    ]
+    said = run_alone(tmp_path, [(export(p, "torch").text, make, n) for make, p, n in cases])
+    for (model, plan, depth), done in zip(cases, said, strict=True):
+        what = model, depth
+        assert done["gradients"], what
+        assert done["state"], what  # batch norms have counted the batch once
+        expected = {name: n for name, n in plan.forwards.items() if name in done["counts"]}
+        assert len(expected) >= depth
+        assert done["counts"] == done["counts in a copy"] == expected, what
+        assert done["refused twice"] or not plan.depth
+        assert done["left"] == []
+        assert set(done["counts after removal"].values()) == {1}, what
 
 
 def test_the_nested_plans_nest() -> None:

@@ -34,7 +34,7 @@ PEAKS = {
 _LLAMA: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 176,
-    "num_hidden_layers": 8,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 320,
@@ -42,7 +42,7 @@ _LLAMA: dict[str, Any] = {
 GPT2_SIZES: dict[str, Any] = {
     "n_embd": 64,
     "n_head": 4,
-    "n_layer": 8,
+    "n_layer": 4,
     "n_positions": 128,
     "vocab_size": 320,
     "bos_token_id": 0,

@@ -21,6 +21,7 @@ class Step:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.bytes: dict[Tensor, int] = {}
+        self.live = 0  # their sum
         self.holders: dict[Tensor, set[object]] = {}
         self.options: dict[int, str | None] = {}
         self.peak = 0
@@ -34,17 +35,21 @@ class Step:
     def make(self, tensor: Tensor, size: int, holder: object) -> None:
         assert tensor not in self.bytes, f"{tensor} is made while it is live"
         self.bytes[tensor] = size
+        self.live += size
         self.holders[tensor] = {holder}
 
     def let_go(self, tensor: Tensor, holder: object) -> None:
         """`holder` no longer needs `tensor`, if it ever held it."""
-        if tensor in self.holders:
-            self.holders[tensor].discard(holder)
-            if not self.holders[tensor]:
-                del self.holders[tensor], self.bytes[tensor]
+        holders = self.holders.get(tensor)
+        if holders is not None:
+            holders.discard(holder)
+            if not holders:
+                self.live -= self.bytes.pop(tensor)
+                del self.holders[tensor]
 
     def on_top(self, size: int) -> None:
-        self.peak = max(self.peak, sum(self.bytes.values()) + size)
+        if self.live + size > self.peak:
+            self.peak = self.live + size
 
     def forward(self, i: int, sweep: object, keep: Keep | None, time: int) -> None:
         layer = self.chain.layers[i]
@@ -85,9 +90,11 @@ class Step:
             option = next(each for each in layer.options if each.name == name)
             self.time += option.recompute_time
             self.forwards[i] += 1
-            self.bytes["W", i] = layer.saved_bytes
+            saved = layer.saved_bytes
             if layer.output_saved and ("W", i) not in self.holders.get(("a", i), ()):
-                self.bytes["W", i] += layer.output_bytes
+                saved += layer.output_bytes
+            self.live += saved - self.bytes["W", i]
+            self.bytes["W", i] = saved
             if option.backward_transient_bytes is not None:
                 working = option.backward_transient_bytes
             if option.backward_overlap_bytes is not None:

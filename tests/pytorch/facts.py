@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections import deque
@@ -114,6 +115,9 @@ def around() -> Facts:
     everywhere = vars(nn.modules.module).items()
     hooks = {name: repr(found) for name, found in everywhere if name.startswith("_global_")}
     modes = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype())
-    numbers = (torch.get_rng_state(), random.getstate(), repr(np.random.get_state()))
+    numbers = (
+        torch.get_rng_state(),
+        *map(pickle.dumps, (random.getstate(), np.random.get_state())),
+    )
     limits = (sys.getrecursionlimit(), torch.are_deterministic_algorithms_enabled())
     return facts({"hooks": hooks, "modes": modes, "random": numbers, "limits": limits})

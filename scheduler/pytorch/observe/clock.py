@@ -67,7 +67,7 @@ class Roofline:
 class Clock:
     """Marks in time on real tensors; `between` two marks is in milliseconds."""
 
-    repeats = 3
+    warming, repeats = 1, 3
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -95,19 +95,16 @@ class Clock:
     def repeated(self, run: Callable[[], Result]) -> list[Result]:
         """What `run` gives each time that it counts."""
         results = []
-        for attempt in range(-1, self.repeats):
+        for _ in range(self.warming + self.repeats):
             with self.running():
-                result = run()
-            # The first run warms up; by a roofline nothing gets warm.
-            if attempt >= 0 or self.repeats == 1:
-                results.append(result)
-        return results
+                results.append(run())
+        return results[self.warming :]
 
 
 class RooflineClock(Clock):
     """A clock for fake tensors: it advances by each operation's roofline time."""
 
-    repeats = 1
+    warming, repeats = 0, 1  # by a roofline nothing gets warm
 
     def __init__(self, roofline: Roofline) -> None:
         super().__init__(torch.device("cpu"))

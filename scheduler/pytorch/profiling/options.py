@@ -100,7 +100,7 @@ def _look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
 
     Raises `UnsupportedModel` where they are not the same each time: none can be told from another.
     """
-    attempts = [_look(layer, clock) for _ in range(1 + clock.repeats)][-clock.repeats :]
+    attempts = clock.repeated(lambda: _look(layer, clock))
     first = attempts[0]
     for other in attempts[1:]:
         if [o.name for o in other.forward] != [o.name for o in first.forward]:
@@ -137,18 +137,17 @@ def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
         return tensor.detach()
 
     box: list[Any] = []
-    with clock.running():
-        with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = layer.forward(door, [layer.template])
-        output = recorder.storage(out)
-        forward = recorder.finish()
-        if out.requires_grad:
-            box.append(layer.gradient(out))
-        scalar = Sink.apply(out, box)
-        del out
-        if scalar.requires_grad:
-            with recorder:
-                scalar.backward()
+    with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = layer.forward(door, [layer.template])
+    output = recorder.storage(out)
+    forward = recorder.finish()
+    if out.requires_grad:
+        box.append(layer.gradient(out))
+    scalar = Sink.apply(out, box)
+    del out
+    if scalar.requires_grad:
+        with recorder:
+            scalar.backward()
     backward = recorder.finish()
     layer.clear()
     return Inside(

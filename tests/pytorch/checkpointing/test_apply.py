@@ -293,11 +293,11 @@ def test_the_backward_may_run_outside_autocast() -> None:
         assert_equal(step(), reference)
 
 
-@pytest.mark.parametrize("frozen", ["wte|wpe", r"h\.[0-5]\.|wte|wpe", r"h\.[3-9]\.", r"ln_|bias"])
+@pytest.mark.parametrize("frozen", ["wte|wpe", r"h\.[0-2]\.|wte|wpe", r"h\.[2-5]\.", r"ln_|bias"])
 def test_frozen_parameters(frozen: str) -> None:
     import re
 
-    model = models.gpt2(tie_word_embeddings=False)
+    model = models.gpt2(6, tie_word_embeddings=False)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not re.search(frozen, name) or name.startswith("lm_head"))
     inputs = models.batch()
@@ -514,8 +514,7 @@ def test_a_model_on_meta(dtype: torch.dtype) -> None:
     with torch.device("meta"):
         model = models.llama(dtype)
         inputs = models.batch(device="meta")
-    layers = profile(model, inputs)
-    for plan in (solve(layers, budget=10**12), half(name), lowest(name)):
+    for plan in (half(name), lowest(name)):
         with apply(plan, model):
             fake = measure(model, inputs)
         with apply(plan, case(name).model):

@@ -6,6 +6,7 @@ Times are those of the fake profile, which do not depend on the machine.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from scheduler import CostGraph, Plan, solve
 from scheduler.costs.options.policies import POLICIES
@@ -68,6 +69,7 @@ def everywhere(costs: CostGraph, *, by_hand: bool = False) -> list[Everywhere]:
     return found
 
 
+@cache
 def profiled(name: str) -> tuple[Case, CostGraph]:
     """An architecture that is a chain, and its fake profile with options."""
     one = SUITE[name]

@@ -33,27 +33,32 @@ from tests.pytorch.models import (
     run,
     smallest_budget,
 )
-from tests.pytorch.suite import SUITE, tokens
+from tests.pytorch.profiling.option_rows import profiled
+from tests.pytorch.suite import tokens
 
 BATCH = {"input_ids": tokens()[:, :32] % 60, "labels": tokens()[:, :32] % 60}
 CASES = {
     "gpt2": lambda: Case(gpt2(6), BATCH),
     "llama-bf16": lambda: Case(llama(torch.bfloat16, 6, attention_dropout=0.1), BATCH),
     "llama-fp32": lambda: Case(llama(torch.float32, 6), BATCH),
-    "experts": SUITE["qwen3_moe"].make,
-    "convolutions": SUITE["resnet50"].make,  # in place, with batch norms
 }
+OF_SUITE = {"experts": "qwen3_moe", "convolutions": "resnet50"}  # in place, with batch norms
 
 
 @cache
+def seen(name: str) -> tuple[Case, CostGraph]:
+    if name in OF_SUITE:
+        return profiled(OF_SUITE[name])
+    this = CASES[name]()
+    return this, profile(this.model, this.inputs, this.loss_fn, options=True, fake=True)
+
+
 def case(name: str) -> Case:
-    return CASES[name]()
+    return seen(name)[0]
 
 
-@cache
 def costs(name: str) -> CostGraph:
-    this = case(name)
-    return profile(this.model, this.inputs, this.loss_fn, options=True, fake=True)
+    return seen(name)[1]
 
 
 @cache
@@ -120,7 +125,7 @@ def check(name: str, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.4, 0.2, 0.0])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *OF_SUITE])
 def test_plans_within_a_budget(name: str, share: float) -> None:
     layers = costs(name)
     smallest = smallest_budget(layers)
@@ -209,10 +214,10 @@ def test_a_real_profile_sees_the_same_bytes_under_the_same_option() -> None:
 
 def test_options_thin_the_pareto_set_by_a_gap_that_is_told() -> None:
     this = case("gpt2")
-    seen = see(this.model, this.inputs, options=True, fake=True)
-    ways = seen.options[0]
+    found = see(this.model, this.inputs, options=True, fake=True)
+    ways = found.options[0]
     assert ways is not None
-    assert 0 < ways.gap < seen.costs.layers[1].forward_time / 5
+    assert 0 < ways.gap < found.costs.layers[1].forward_time / 5
     assert len(ways.ways) <= 14
     told = str(describe(this.model, this.inputs, options=True, fake=True)).replace("\n", " ")
     assert "Options of transformer.h.0, transformer.h.1, " in told
@@ -325,5 +330,6 @@ def test_the_graph_of_a_block(tmp_path: Path) -> None:
     assert len(readers) > 1
     graph.save(tmp_path / "block.json")
     assert "aten.mm.default#4" in str(graph)
-    with pytest.raises(UnsupportedModel, match=r"no block 'model.layers.9'"):
-        block_graph(this.model, this.inputs, fake=True, block="model.layers.9")
+    small = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with pytest.raises(UnsupportedModel, match=r"no block '9'; the blocks are 0, 1"):
+        block_graph(small, noise(4, 8), lambda out: out.sum(), block="9")

@@ -224,17 +224,15 @@ def test_times(name: str) -> None:
 def test_fake_times_come_from_the_roofline() -> None:
     slow = Roofline(flops_per_second=1e9, bytes_per_second=1e9)
     fast = Roofline(flops_per_second=4e9, bytes_per_second=4e9)
-    found = [
-        profile(case("gpt2").model, case("gpt2").inputs, fake=True, roofline=line)
-        for line in (slow, fast, fast)
-    ]
+    model, inputs = models.gpt2(4), models.batch()
+    found = [profile(model, inputs, fake=True, roofline=line) for line in (slow, fast, fast)]
     assert found[1] == found[2]
     for a, b in zip(found[0].layers, found[1].layers, strict=True):
         assert a.forward_time == pytest.approx(4 * b.forward_time)
         assert a.backward_time == pytest.approx(4 * b.backward_time)
         assert b.recompute_time is not None
         assert b.recompute_time <= b.forward_time
-    middle = found[0].layers[5]
+    middle = found[0].layers[2]
     assert middle.backward_time > middle.forward_time
 
 
@@ -373,7 +371,8 @@ def test_an_input_that_requires_a_gradient() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama-bfloat16"])
 def test_other_sizes(name: str, rows: int, length: int) -> None:
     """Small batches, where gradients and not activations set the peak."""
-    this = Case(case(name).model, models.batch(rows, length))
+    model = models.gpt2(6) if name == "gpt2" else models.llama(torch.bfloat16, 6)
+    this = Case(model, models.batch(rows, length))
     graph = profile(this.model, this.inputs)
     check_prediction(this, graph, 0.7, 0.0, loose=8192)
 

@@ -12,6 +12,7 @@ import pytest
 
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
 from scheduler.api import Frontier
+from solvers.chain.frontier import Frontier as ChainFrontier
 from solvers.chain.frontier import solve as solve_chain
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
@@ -24,6 +25,9 @@ with (DATA / "binomial_optimal.csv").open() as _file:
         (int(row["L"]), int(row["snapshots"]), int(row["t+L_total_forward_steps_incl_L_taped"]))
         for row in csv.DictReader(_file)
     ]
+
+LONG = 500
+"""Chains so long take a second a budget: two are solved alone, all looked up in one frontier."""
 
 
 @cache
@@ -90,17 +94,33 @@ def test_there_are_182_pairs() -> None:
     assert len(BINOMIAL) == 182
 
 
-@pytest.mark.parametrize(("length", "snapshots", "forwards"), BINOMIAL)
-def test_the_frontier_finds_the_closed_form(length: int, snapshots: int, forwards: int) -> None:
-    # An interior so large that only one layer is ever kept, and a step's time is its forwards.
-    interior = length + 10
-    chain = Chain(
-        tuple(
-            Layer(f"l{i}", 1, 0, 1, interior, 1, input_saved=True, output_saved=False)
-            for i in range(length)
-        ),
-        1,
+def equal_layers(length: int) -> Chain:
+    """An interior so large that only one layer is ever kept, and a step's time is its forwards."""
+    layers = (
+        Layer(f"l{i}", 1, 0, 1, length + 10, 1, input_saved=True, output_saved=False)
+        for i in range(length)
     )
-    # Snapshots; and of the layer that is kept: its input, saved set, output and gradient.
-    solution = solve_chain(chain, snapshots + interior + 3)
+    return Chain(tuple(layers), 1)
+
+
+def budget_of(length: int, snapshots: int) -> int:
+    """Snapshots; and of the layer that is kept: its input, saved set, output and gradient."""
+    return snapshots + length + 10 + 3
+
+
+@pytest.mark.parametrize(
+    ("length", "snapshots", "forwards"),
+    [row for row in BINOMIAL if row[0] < LONG or row[1] in (2, 100)],
+)
+def test_solve_finds_the_closed_form(length: int, snapshots: int, forwards: int) -> None:
+    solution = solve_chain(equal_layers(length), budget_of(length, snapshots))
     assert solution.time == solution.lower_bound_time == forwards
+
+
+@pytest.mark.parametrize("length", sorted({row[0] for row in BINOMIAL if row[0] >= LONG}))
+def test_the_frontier_has_the_closed_form(length: int) -> None:
+    found = ChainFrontier(equal_layers(length))
+    assert found.exact
+    for _, snapshots, forwards in (row for row in BINOMIAL if row[0] == length):
+        budget = budget_of(length, snapshots)
+        assert min(time for peak, time in found.points if peak <= budget) == forwards
