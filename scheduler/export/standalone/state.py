@@ -329,6 +329,16 @@ class Snapshot:
         return None
 
     @property
+    def replaced_bytes(self) -> int:
+        """Bytes of the tensors that are no longer where they were, which this alone still holds."""
+        changed = [each for each in self.cells if not each[0].same(each[1], each[2])]
+        before = Snapshot((), handed=[copy for _, _, copy in changed])
+        now = Snapshot((), handed=[value for _, value, _ in changed])
+        there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
+        storages = {id(s): s for tensor, _, _ in before.tensors if (s := tensor.untyped_storage())}
+        return sum(s.nbytes() for key, s in storages.items() if key not in there)
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes of the copies of tensors."""
         return sum(copy.nbytes for _, _, copy in self.tensors if copy is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from statistics import median
 from typing import Any
 
@@ -69,10 +70,10 @@ class IsolatedLayer:
         """A gradient for the layer's output, laid out as the next layer lays it out."""
         if self.layout is None:
             return torch.ones_like(output)
-        made = torch.empty_strided(
-            output.size(), self.layout, dtype=output.dtype, device=output.device
-        )
-        return made.fill_(1)
+        # As a view of whole rows, as it mostly is where it is one of something larger.
+        size = max(map(mul, output.size(), self.layout), default=1)
+        rows = torch.empty(size, dtype=output.dtype, device=output.device)
+        return rows.as_strided(output.size(), self.layout).fill_(1)
 
     def forward(
         self, door: torch.Tensor, box: list[torch.Tensor], gradients: _Gradients | None = None
@@ -152,7 +153,8 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
         if not out.requires_grad:
             return 0, 0
         box.append(layer.gradient(out))
-        given = storage_bytes(box[0])
+        # The cost model counts a gradient like the output; a view of something larger is more.
+        given = min(storage_bytes(box[0]), storage_bytes(out))
         with tracker.tag("sink"):
             scalar = Sink.apply(out, box)
         del out
@@ -193,7 +195,8 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
         left = tracker.live("drop") if plain else 0
         del graph
-        state_bytes = writes.copied_bytes  # before it is put back, which is a write, too
+        # Before it is put back, which is a write, too.
+        state_bytes = writes.copied_bytes + layer.state.replaced_bytes
         layer.state.put()
         gradients = _Gradients()
         with tracker.tag("input"):
