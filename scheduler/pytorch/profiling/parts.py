@@ -82,6 +82,7 @@ class _Step:
         self._inputs: list[set[int]] = []
         self._stand_ins: list[tuple[weakref.ref[Any], int, int]] = []  # storage, bytes, block
         self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
+        self._passed: tuple[weakref.ref[Any], Any] | None = None  # into a run: storage, node
         clear_gradients(model, inputs)
         with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
             self._run(loss_fn)
@@ -127,6 +128,8 @@ class _Step:
             there = self._inputs_there()
             part.inputs |= there
             part.together = max(part.together, self._live() - self._input_bytes(there))
+        elif self._passed and self._passed[1] is not torch._C._current_autograd_node():
+            self._see_shared()
 
     def _inputs_there(self) -> set[int]:
         """Numbers of the runs whose input is there."""
@@ -317,6 +320,7 @@ class _Step:
     def _turn(self, run: int, mark: Any, gradient: torch.Tensor | None) -> None:
         """End the backward of what comes after a run, and begin that of what comes before."""
         tracker, part = self.tracker, self.all[run]
+        self._see_shared()
         self._end_backward(self.all[run + 1], gradient)
         self._tags.close()
         self._tags.enter_context(tracker.tag(part.backward))
@@ -337,11 +341,27 @@ class _Step:
         tags = (tag for below in self.all[: part.number] for tag in (below.tag, below.link))
         return sum(map(self.tracker.live, tags))
 
+    def _see_shared(self) -> None:
+        """Count the gradient that went into a run again where it waits for a part below, too."""
+        passed, self._passed = self._passed, None
+        if passed is None or (storage := passed[0]()) is None:
+            return
+        part = next(part for part in self.all if part.turn is not None)
+        assert part.turn is not None
+        size, tag = self.tracker.own_again(storage)
+        self.all[part.number + 1].gradient_bytes += size
+        part.turn.base += size
+        for after in self.all[part.number + 1 :]:
+            if tag in (after.tag, after.backward):
+                part.turn.made[after.number] += size
+
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
         peak = tracker.peak(part.tag) if turn is None else tracker.peak_bytes
         if gradient is not None:
             tracker.disown(gradient)  # it goes on into the blocks
+            node = torch._C._current_autograd_node()
+            self._passed = weakref.ref(gradient.untyped_storage()), node
         if turn is None:  # the last: what is freed of others meanwhile counts as there
             live = tracker.live(part.tag) - self.loss_bytes
         else:
