@@ -169,6 +169,7 @@ class _Step:
             )
         call = Call.of(block.name, args, kwargs)
         others = call.others
+        block.no_grad = not torch.is_grad_enabled()
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
             part.start = Start(call.activation, self.clock.mark(), tracker)

@@ -341,7 +341,10 @@ def _see_blocks(
 ) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
-    own = [own_parameters(block.module, calls[block.kind].others) for block in found]
+    own = [
+        [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
+        for block in found
+    ]
     trained = [
         bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
     ]
@@ -361,7 +364,8 @@ def _see_blocks(
         waiting = {place: token in made_sides for place, token in block.sides.items()}
         earlier = [id(parameter) in made for parameter in own[i]]
         graded = tuple(sorted(block.graded))
-        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout, graded)
+        mode = (block.no_grad, needs_grad)
+        key = (block.kind, mode, tuple(waiting.items()), tuple(earlier), layout, graded)
         if key not in seen:
             call = calls[block.kind]
             others = call.others
@@ -371,7 +375,7 @@ def _see_blocks(
                     "so they are not a chain"
                 )
             layer = IsolatedLayer(
-                _alone(block, ambient.around(block.module.forward), call),
+                _alone(block, ambient.around(_forward_of(block)), call),
                 call.activation,
                 needs_grad,
                 sides=[others[place] for place in waiting],
@@ -404,6 +408,11 @@ def _see_blocks(
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)
+
+
+def _forward_of(block: CalledBlock) -> Callable[..., Any]:
+    forward: Callable[..., Any] = block.module.forward
+    return torch.no_grad()(forward) if block.no_grad else forward
 
 
 def _alone(

@@ -118,6 +118,20 @@ class Wide(Blocks):
         return last
 
 
+class Codes(Blocks):
+    """A stack that is called without gradients before one that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(nn.Sequential(mlp(), mlp()) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for block in self.encoder:
+                x = block(x)
+        return super().forward(x.round())
+
+
 class Pyramid(nn.Module):
     """Two stages; what is between them is read at the end, too, by a layer that holds it."""
 
@@ -139,7 +153,7 @@ class Pyramid(nn.Module):
         return both
 
 
-@pytest.mark.parametrize("kind", [Blocks, Residual, OnlyBeside, Unread, Wide, Pyramid])
+@pytest.mark.parametrize("kind", [Blocks, Residual, OnlyBeside, Unread, Wide, Codes, Pyramid])
 def test_no_peak_is_above_its_prediction(kind: type[nn.Module]) -> None:
     expected = gradients(kind(), X, mean_square)
     model = kind()
