@@ -140,11 +140,11 @@ def _is_filled(cache: Any, block: nn.Module) -> bool:
     for part in parts if parts[0] is not None else [cache]:
         layers = getattr(part, "layers", None)
         if layers is None:
-            if part is not None and part.get_seq_length() > 0:
+            if part is not None and (part.get_seq_length() or 0) > 0:
                 return True
         elif index < len(layers):
             if hasattr(layer := layers[index], "get_seq_length"):
-                if layer.get_seq_length() > 0:
+                if (layer.get_seq_length() or 0) > 0:
                     return True
             elif any(isinstance(v, torch.Tensor) and v.numel() for v in vars(layer).values()):
                 return True  # of a recurrent layer

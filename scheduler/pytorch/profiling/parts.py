@@ -170,11 +170,12 @@ class _Step:
         call = Call.of(block.name, args, kwargs)
         others = call.others
         block.no_grad = not torch.is_grad_enabled()
+        self._check_not_beside(block, call.activation, number - 1)
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
             part.start = Start(call.activation, self.clock.mark(), tracker)
             if part.start.needs_grad:
-                part.start.scalar.register_hook(lambda _: self._turn_unless_done(part.number))
+                self._turn_before(part.start.scalar, part)
         block.sides = self._aside(block, others)
         self._reached.append(self._live(but=number - 1))
         self._inputs.append(self._inputs_there())
@@ -255,18 +256,13 @@ class _Step:
     def _aside(self, block: CalledBlock, others: Sequence[Any]) -> dict[int, int]:
         """Take note of a block's other arguments; the places of those that take a gradient."""
         known = self._sides()
-        standing = {id(storage()) for storage, _, _ in self._stand_ins}
         starts = [part.start.storage() for part in self.all if part.start is not None]
         places = {}
         for place, leaf in enumerate(others):
             if not isinstance(leaf, torch.Tensor):
                 continue
             storage = leaf.untyped_storage()
-            if id(storage) in standing:
-                raise NoChain(
-                    f"block {block.name!r} is handed what a block before it makes beside its "
-                    "activation; leave the one that makes it out of the blocks"
-                )
+            self._check_not_beside(block, leaf)
             tag = self.tracker.tag_of(leaf)
             if any(storage is start for start in starts) or tag not in ("", self.all[0].tag):
                 self._hold(leaf, tag)
@@ -282,9 +278,21 @@ class _Step:
             if number == len(known):
                 with self.tracker.tag("sink"):
                     known.append(Side(leaf, self._made_by(tag)))
+                self._turn_before(known[-1].scalar, self.all[-1])
                 self.all[-1].sides.append(known[-1])
             places[place] = number
         return places
+
+    def _check_not_beside(
+        self, block: CalledBlock, tensor: torch.Tensor, but: int | None = None
+    ) -> None:
+        """Raise `NoChain` for a tensor that a block hands over; `but` the activation of one."""
+        storage = tensor.untyped_storage()
+        if any(there() is storage and number != but for there, _, number in self._stand_ins):
+            raise NoChain(
+                f"block {block.name!r} is handed what a block before it makes beside its "
+                "activation; leave the one that makes it out of the blocks"
+            )
 
     def _sides(self) -> list[Side]:
         return [side for part in self.all for side in part.sides]
@@ -305,12 +313,19 @@ class _Step:
         self._turn_all_after(run, mark)
         self._turn(run, mark, gradient)
 
-    def _turn_unless_done(self, run: int) -> None:
-        """What a run hands over may have no gradient, and what it makes beside that one."""
-        if self.all[run].turn is None:
-            mark = self.clock.mark()
-            self._turn_all_after(run, mark)
-            self._turn(run, mark, None)
+    def _turn_before(self, scalar: torch.Tensor, part: Part) -> None:
+        """Turn before a gradient goes on below a run, if it has not come by the activation.
+
+        What a run hands over may have none, and what it makes beside that one.
+        """
+
+        def turn(_: Any) -> None:
+            if part.turn is None:
+                mark = self.clock.mark()
+                self._turn_all_after(part.number, mark)
+                self._turn(part.number, mark, None)
+
+        scalar.register_hook(turn)
 
     def _turn_all_after(self, run: int, mark: Any) -> None:
         """Between two backwards there may be runs whose output has no gradient."""
