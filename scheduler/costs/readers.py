@@ -10,29 +10,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.common.checks import is_needed
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
-from scheduler.common.text import did_you_mean, shown
+from scheduler.common.text import counted, ordinal, shown
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.layer import LayerCost, as_layers
+from scheduler.costs.csvtext import check_columns, is_csv, read_csv
+from scheduler.costs.layer import as_layers
 
 Costs = CostGraph | ComputeCosts
 
 _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
-    "a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
+    "rows with columns=, a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
 def as_costs(
-    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+    obj: object,
+    *,
+    input_bytes: int | None = None,
+    time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
 ) -> CostGraph:
     """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`."""
-    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
+    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit, columns=columns)
     if isinstance(costs, CostGraph):
         return costs
     raise InvalidCosts(
@@ -41,83 +45,150 @@ def as_costs(
 
 
 def as_any_costs(
-    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+    obj: object,
+    *,
+    input_bytes: int | None = None,
+    time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
 ) -> Costs:
     """The costs that `obj` describes; `obj` is never changed.
 
     Parameters
     ----------
     obj
-        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost` or of mappings
-        of its fields; a mapping of equally long columns named by its fields (``input_bytes`` and
-        ``time_unit`` may stand beside them); a mapping in the form of a cost file or of a compute
-        graph's file; a pandas DataFrame, whose index names the layers if it is of text and no
-        column does; a networkx DiGraph with the fields of a layer, or of a node (``time``,
-        ``bytes``, ``backward``), as node attributes; or the path of a file of either kind.
+        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost`, of mappings of
+        its fields or of named tuples; rows (tuples, or an array of two dimensions) with `columns`;
+        a mapping of equally long columns named by its fields (``input_bytes`` and ``time_unit`` may
+        stand beside them); a mapping in the form of a cost file or of a compute graph's file; a
+        pandas DataFrame, whose index names the layers if it is of text and no column does; a
+        networkx DiGraph with the fields of a layer, or of a node (``time``, ``bytes``,
+        ``backward``), as node attributes; or the path of a file of either kind, of a JSON list of
+        layers, or of comma-separated values whose first line names the fields.
     input_bytes, time_unit
         Take precedence over what `obj` says.
+    columns
+        Of rows: the fields that their values are, in their order.
 
     Raises
     ------
     InvalidCosts
         `obj` is none of these, or its costs have no meaning.
     """
-    costs = _read(obj)
-    if isinstance(costs, ComputeCosts) and input_bytes is not None:
+    said = {"input_bytes": input_bytes, "time_unit": time_unit}
+    given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+    if columns is not None:
+        return _from_rows(obj, list(columns), given)
+    return _read(obj, given)
+
+
+def read_costs_text(text: str, source: str, **given: Any) -> Costs:
+    """The costs in the text of a file of any kind; `source` is what a message calls it.
+
+    What is `given`, ``input_bytes`` and ``time_unit``, takes precedence over what the text says.
+    """
+    if is_csv(text, source):
+        return read_csv(text, source, **given)
+    value = parse_json(text, source, InvalidCosts)
+    if isinstance(value, list):
+        try:
+            return CostGraph(as_layers(value), **given)
+        except InvalidCosts as error:
+            raise InvalidCosts(f"{source}: {error}") from error
+    kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
+    return _changed(kind.from_value(value, source), given)
+
+
+def _changed(costs: Costs, given: dict[str, Any]) -> Costs:
+    if isinstance(costs, ComputeCosts) and "input_bytes" in given:
         raise InvalidCosts(
             "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
             "with their own bytes; leave it out"
         )
-    given = {"input_bytes": input_bytes, "time_unit": time_unit}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    return replace(costs, **changes) if changes else costs
+    return replace(costs, **given) if given else costs
 
 
-def read_costs_text(text: str, source: str) -> Costs:
-    """The costs in the text of a file of either kind; `source` is what a message calls it."""
-    value = parse_json(text, source, InvalidCosts)
-    kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
-    return kind.from_value(value, source)
-
-
-def _read(obj: object) -> Costs:
-    if isinstance(obj, CostGraph | ComputeCosts):
-        return obj
-    if isinstance(obj, str | os.PathLike):
-        return _from_path(obj)
-    if isinstance(obj, Mapping):
-        if "nodes" in obj:
-            return ComputeCosts.from_dict(obj)
-        return CostGraph.from_dict(obj) if "layers" in obj else _from_columns(obj)
-    if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
-        return _from_frame(obj)
-    if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
-        return _from_networkx(obj)
-    if isinstance(obj, Iterator) or (isinstance(obj, Sequence) and not isinstance(obj, bytes)):
-        return CostGraph(as_layers(obj))
+def _read(obj: object, given: dict[str, Any]) -> Costs:
+    # First: a model may have any attribute that tells another form.
     if hasattr(obj, "named_modules"):
         raise InvalidCosts(
             f"got a model ({type(obj).__name__}) in the place of its costs, which "
             "scheduler.pytorch.profile(model, inputs) measures"
         )
+    if isinstance(obj, CostGraph | ComputeCosts):
+        return _changed(obj, given)
+    if isinstance(obj, str | os.PathLike):
+        return _from_path(obj, given)
+    if isinstance(obj, Mapping):
+        if "nodes" in obj:
+            return _changed(ComputeCosts.from_dict(obj), given)
+        if "layers" in obj:
+            return CostGraph.from_dict({**obj, **given})
+        return _from_columns(obj, given)
+    if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
+        return _from_frame(obj, given)
+    if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
+        return _from_networkx(obj, given)
+    if _has_rows(obj):
+        return _from_rows(obj, None, given)
     raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
 
 
-def _from_path(path: str | os.PathLike[str]) -> Costs:
+def _has_rows(obj: object) -> bool:
+    if getattr(obj, "ndim", None) == 2 and hasattr(obj, "tolist"):
+        return not hasattr(obj, "columns")
+    return isinstance(obj, Iterator) or (
+        isinstance(obj, Sequence) and not isinstance(obj, str | bytes)
+    )
+
+
+def _from_rows(rows: Any, columns: list[str] | None, given: dict[str, Any]) -> CostGraph:
+    if not _has_rows(rows):
+        raise InvalidCosts(
+            f"columns= says what the values of rows are, and {shown(rows)} has no rows; "
+            "leave it out, or give a list of tuples or an array of two dimensions"
+        )
+    items: list[Any] = rows.tolist() if hasattr(rows, "tolist") else list(rows)
+    if columns is not None:
+        check_columns(columns)
+    layers: list[object] = []
+    for i, item in enumerate(items):
+        if columns is None and hasattr(item, "_asdict"):
+            layers.append(item._asdict())
+        elif not isinstance(item, tuple | list) and getattr(item, "ndim", None) != 1:
+            if columns is not None:
+                raise InvalidCosts(
+                    f"the {ordinal(i + 1)} layer is {shown(item)}, and with columns= each is a "
+                    "row of values"
+                )
+            layers.append(item)
+        elif columns is None:
+            raise InvalidCosts(
+                f"the {ordinal(i + 1)} layer is {shown(item)}, values without names; say what they "
+                "are, as in columns=('forward_time', 'backward_time', 'output_bytes', "
+                "'saved_bytes')"
+            )
+        elif len(item) != len(columns):
+            raise InvalidCosts(
+                f"the {ordinal(i + 1)} layer has {counted(len(item), 'value')} in "
+                f"{counted(len(columns), 'column')}; give every layer one of each"
+            )
+        else:
+            layers.append(dict(zip(columns, item, strict=True)))
+    return CostGraph(as_layers(layers), **given)
+
+
+def _from_path(path: str | os.PathLike[str], given: dict[str, Any]) -> Costs:
     if path in CostGraph.example_names() and not os.path.exists(path):
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
         )
-    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path))
+    text = read_text(path, "cost file", InvalidCosts)
+    return read_costs_text(text, os.fspath(path), **given)
 
 
-def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
-    known = is_needed(LayerCost)
-    for key in columns:
-        if key not in known and key not in _GRAPH_FIELDS:
-            hint = did_you_mean(key, known) or f"; {_ACCEPTED}"
-            raise InvalidCosts(f"unknown column {shown(key)}{hint}")
+def _from_columns(columns: Mapping[Any, object], given: dict[str, Any]) -> CostGraph:
+    check_columns(columns, _GRAPH_FIELDS)
     lists = {key: _column(key, columns[key]) for key in columns if key not in _GRAPH_FIELDS}
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:
@@ -129,7 +200,7 @@ def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
         )
     rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
     around: dict[str, Any] = {key: columns[key] for key in _GRAPH_FIELDS if key in columns}
-    return CostGraph(as_layers(rows), **around)
+    return CostGraph(as_layers(rows), **{**around, **given})
 
 
 def _column(key: str, values: object) -> list[Any]:
@@ -144,11 +215,9 @@ def _column(key: str, values: object) -> list[Any]:
     return list(items)
 
 
-def _from_frame(frame: Any) -> CostGraph:
+def _from_frame(frame: Any, given: dict[str, Any]) -> CostGraph:
     names = list(frame.columns)
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise InvalidCosts(f"two columns are named {shown(twice[0])}; rename one")
+    check_columns(names, _GRAPH_FIELDS)
     columns = {name: frame[name] for name in names}
     for key in _GRAPH_FIELDS:
         if key in columns:
@@ -158,10 +227,10 @@ def _from_frame(frame: Any) -> CostGraph:
     index = list(getattr(frame, "index", ()))
     if "name" not in columns and index and all(isinstance(label, str) for label in index):
         columns["name"] = index
-    return _from_columns(columns)
+    return _from_columns(columns, given)
 
 
-def _from_networkx(graph: Any) -> Costs:
+def _from_networkx(graph: Any, given: dict[str, Any]) -> Costs:
     if not graph.is_directed():
         raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
     nodes = list(graph.nodes)
@@ -173,7 +242,7 @@ def _from_networkx(graph: Any) -> Costs:
     known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
     around = {key: graph.graph[key] for key in known if key in graph.graph}
     if of_nodes:
-        return ComputeCosts(records, pairs, **around)
+        return _changed(ComputeCosts(records, pairs, **around), given)
     layers = as_layers(records)
     edges = tuple((layers[a].name, layers[b].name) for a, b in pairs)
-    return CostGraph(layers, edges=edges, **around)
+    return CostGraph(layers, edges=edges, **{**around, **given})
