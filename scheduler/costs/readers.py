@@ -76,9 +76,14 @@ def as_any_costs(
     """
     said = {"input_bytes": input_bytes, "time_unit": time_unit}
     given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
-    if columns is not None:
-        return _from_rows(obj, list(columns), given)
-    return _read(obj, given)
+    _refuse_model(obj)
+    if columns is None:
+        return _read(obj, given)
+    if isinstance(columns, str):
+        raise InvalidCosts(
+            f"columns= lists names, as in columns=('forward_time', …), got {columns!r}"
+        )
+    return _from_rows(obj, list(columns), given)
 
 
 def read_costs_text(text: str, source: str, **given: Any) -> Costs:
@@ -108,12 +113,6 @@ def _changed(costs: Costs, given: dict[str, Any]) -> Costs:
 
 
 def _read(obj: object, given: dict[str, Any]) -> Costs:
-    # First: a model may have any attribute that tells another form.
-    if hasattr(obj, "named_modules"):
-        raise InvalidCosts(
-            f"got a model ({type(obj).__name__}) in the place of its costs, which "
-            "scheduler.pytorch.profile(model, inputs) measures"
-        )
     if isinstance(obj, CostGraph | ComputeCosts):
         return _changed(obj, given)
     if isinstance(obj, str | os.PathLike):
@@ -131,6 +130,16 @@ def _read(obj: object, given: dict[str, Any]) -> Costs:
     if _has_rows(obj):
         return _from_rows(obj, None, given)
     raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
+
+
+def _refuse_model(obj: object) -> None:
+    """First of all: a model may have any attribute that tells another form."""
+    if hasattr(obj, "named_modules"):
+        kind = obj if isinstance(obj, type) else type(obj)
+        raise InvalidCosts(
+            f"got a model ({kind.__name__}) in the place of its costs, which "
+            "scheduler.pytorch.profile(model, inputs) measures"
+        )
 
 
 def _has_rows(obj: object) -> bool:
@@ -152,6 +161,7 @@ def _from_rows(rows: Any, columns: list[str] | None, given: dict[str, Any]) -> C
         check_columns(columns)
     layers: list[object] = []
     for i, item in enumerate(items):
+        _refuse_model(item)
         if columns is None and hasattr(item, "_asdict"):
             layers.append(item._asdict())
         elif not isinstance(item, tuple | list) and getattr(item, "ndim", None) != 1:
