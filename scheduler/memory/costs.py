@@ -85,7 +85,8 @@ def costs_from_shape(
         gradients pass through all blocks to the embedding's output; what trains there is not
         counted. With adapters they do so too, as PEFT arranges it where something is checkpointed.
     gpu
-        A name of `GPUS`, or a `Gpu`, for the times.
+        For the times: a name of `GPUS`, ``"memory=80GB,flops=989e12,bandwidth=3.35e12"``, or a
+        `Gpu`.
     efficiency
         The share of the GPU's peak FLOP/s that is sustained, or a pair: of FLOP/s, of bandwidth.
         Default: the GPU's own, 0.5 and 0.8.

@@ -123,7 +123,7 @@ def block_options(
     named = _are_names_certain(at)
     options = []
     for want in found:
-        way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
+        way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at, gpu)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
             want = want if named else replace(want, keeps=())
             again = max(seen.again_peak - seen.forward_peak, 0)
@@ -133,7 +133,7 @@ def block_options(
 
 def look_inside(at: Setting, gpu: Gpu) -> Inside:
     """The operations of the shape's block, its backward left out."""
-    paper = Recorder(gpu, flops_share=flops_share(at))
+    paper = Recorder(gpu, flops_share=flops_share(at, gpu))
     made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
     return paper.inside(made)
 
