@@ -196,10 +196,10 @@ torch's out-of-memory messages in public bug reports give for cards of that memo
 39.38 to 39.59, 80 GB cards 79.14 to 79.25, H100 NVL 93.02 to 93.11, H200 139.72 to 139.81, L40S
 44.39 to 44.53, near which A40 and L40 are taken to be, RTX A6000 and 6000 Ada 47.40 to 47.54, RTX
 3090 and 4090 23.52 to 23.65, A10 and L4 22.03 to 22.15, 16 GB cards 15.45 to 15.49, RTX 5090 31.36
-to 31.37, RTX PRO 6000 94.97, B200 178.35, GB200 184.31, B300 267.69, MI200 63.98, MI300X 191.69 to 191.98, MI325X
-255.69 to 255.98, MI350 287.98, Gaudi 2 94.62; Gaudi 3 is taken to have the same share of its
-memory. Driver, MIG and error correction change it: ``torch.cuda.mem_get_info()[1]`` of your card,
-given as the budget, is exact.
+to 31.37, RTX PRO 6000 94.97, B200 178.35, GB200 184.31, B300 267.69, MI200 63.98,
+MI300X 191.69 to 191.98, MI325X 255.69 to 255.98, MI350 287.98, Gaudi 2 94.62;
+Gaudi 3 is taken to have the same share of its memory. Driver, MIG and error correction
+change it: ``torch.cuda.mem_get_info()[1]`` of your card, given as the budget, is exact.
 """
 
 _FORM = "memory=80GB,flops=989e12,bandwidth=3.35e12"
