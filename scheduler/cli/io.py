@@ -36,7 +36,7 @@ def read_costs(path: str, **around: Any) -> Costs:
     """The costs in a file or on standard input, with what is said `around` a list of layers."""
     from scheduler.costs.readers import read_costs_text
 
-    return read_costs_text(*read(path, "cost file"), **around)
+    return read_costs_text(*read(path, "cost file"), around)
 
 
 def read_plan(path: str) -> Plan:

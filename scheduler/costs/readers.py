@@ -20,6 +20,7 @@ from scheduler.costs.csvtext import check_columns, is_csv, read_csv
 from scheduler.costs.layer import as_layers
 
 Costs = CostGraph | ComputeCosts
+_Given = Mapping[str, Any]
 
 _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
@@ -86,11 +87,12 @@ def as_any_costs(
     return _from_rows(obj, list(columns), given)
 
 
-def read_costs_text(text: str, source: str, **given: Any) -> Costs:
+def read_costs_text(text: str, source: str, given: _Given | None = None) -> Costs:
     """The costs in the text of a file of any kind; `source` is what a message calls it.
 
-    What is `given`, ``input_bytes`` and ``time_unit``, takes precedence over what the text says.
+    `given` are fields of the whole that take precedence over what the file says.
     """
+    given = given or {}
     if is_csv(text, source):
         return read_csv(text, source, **given)
     value = parse_json(text, source, InvalidCosts)
@@ -100,29 +102,30 @@ def read_costs_text(text: str, source: str, **given: Any) -> Costs:
         except InvalidCosts as error:
             raise InvalidCosts(f"{source}: {error}") from error
     kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
-    return _changed(kind.from_value(value, source), given)
+    return kind.from_value(_with(given, value, kind), source)
 
 
-def _changed(costs: Costs, given: dict[str, Any]) -> Costs:
-    if isinstance(costs, ComputeCosts) and "input_bytes" in given:
+def _with(given: _Given, value: Any, kind: type[Costs]) -> Any:
+    """A mapping with the fields that are given beside it: what they say is checked as one."""
+    if kind is ComputeCosts and "input_bytes" in given:
         raise InvalidCosts(
             "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
             "with their own bytes; leave it out"
         )
-    return replace(costs, **given) if given else costs
+    return {**value, **given} if given and isinstance(value, Mapping) else value
 
 
-def _read(obj: object, given: dict[str, Any]) -> Costs:
+def _read(obj: object, given: _Given) -> Costs:
     if isinstance(obj, CostGraph | ComputeCosts):
-        return _changed(obj, given)
+        changes = _with(given, {}, type(obj))
+        return replace(obj, **changes) if changes else obj
     if isinstance(obj, str | os.PathLike):
         return _from_path(obj, given)
     if isinstance(obj, Mapping):
         if "nodes" in obj:
-            return _changed(ComputeCosts.from_dict(obj), given)
-        if "layers" in obj:
-            return CostGraph.from_dict({**obj, **given})
-        return _from_columns(obj, given)
+            return ComputeCosts.from_dict(_with(given, obj, ComputeCosts))
+        whole = _with(given, obj, CostGraph)
+        return CostGraph.from_dict(whole) if "layers" in obj else _from_columns(whole)
     if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
         return _from_frame(obj, given)
     if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
@@ -150,7 +153,7 @@ def _has_rows(obj: object) -> bool:
     )
 
 
-def _from_rows(rows: Any, columns: list[str] | None, given: dict[str, Any]) -> CostGraph:
+def _from_rows(rows: Any, columns: list[str] | None, given: _Given) -> CostGraph:
     if not _has_rows(rows):
         raise InvalidCosts(
             f"columns= says what the values of rows are, and {shown(rows)} has no rows; "
@@ -187,17 +190,16 @@ def _from_rows(rows: Any, columns: list[str] | None, given: dict[str, Any]) -> C
     return CostGraph(as_layers(layers), **given)
 
 
-def _from_path(path: str | os.PathLike[str], given: dict[str, Any]) -> Costs:
+def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
     if path in CostGraph.example_names() and not os.path.exists(path):
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
         )
-    text = read_text(path, "cost file", InvalidCosts)
-    return read_costs_text(text, os.fspath(path), **given)
+    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path), given)
 
 
-def _from_columns(columns: Mapping[Any, object], given: dict[str, Any]) -> CostGraph:
+def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
     check_columns(columns, _GRAPH_FIELDS)
     lists = {key: _column(key, columns[key]) for key in columns if key not in _GRAPH_FIELDS}
     lengths = {key: len(values) for key, values in lists.items()}
@@ -210,7 +212,7 @@ def _from_columns(columns: Mapping[Any, object], given: dict[str, Any]) -> CostG
         )
     rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
     around: dict[str, Any] = {key: columns[key] for key in _GRAPH_FIELDS if key in columns}
-    return CostGraph(as_layers(rows), **{**around, **given})
+    return CostGraph(as_layers(rows), **around)
 
 
 def _column(key: str, values: object) -> list[Any]:
@@ -225,7 +227,7 @@ def _column(key: str, values: object) -> list[Any]:
     return list(items)
 
 
-def _from_frame(frame: Any, given: dict[str, Any]) -> CostGraph:
+def _from_frame(frame: Any, given: _Given) -> CostGraph:
     names = list(frame.columns)
     check_columns(names, _GRAPH_FIELDS)
     columns = {name: frame[name] for name in names}
@@ -237,10 +239,10 @@ def _from_frame(frame: Any, given: dict[str, Any]) -> CostGraph:
     index = list(getattr(frame, "index", ()))
     if "name" not in columns and index and all(isinstance(label, str) for label in index):
         columns["name"] = index
-    return _from_columns(columns, given)
+    return _from_columns({**columns, **given})
 
 
-def _from_networkx(graph: Any, given: dict[str, Any]) -> Costs:
+def _from_networkx(graph: Any, given: _Given) -> Costs:
     if not graph.is_directed():
         raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
     nodes = list(graph.nodes)
@@ -250,9 +252,10 @@ def _from_networkx(graph: Any, given: dict[str, Any]) -> Costs:
     pairs = tuple((position[edge[0]], position[edge[1]]) for edge in graph.edges)
     of_nodes = any("time" in record or "bytes" in record for record in records)
     known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
-    around = {key: graph.graph[key] for key in known if key in graph.graph}
+    said = {key: graph.graph[key] for key in known if key in graph.graph}
+    around = _with(given, said, ComputeCosts if of_nodes else CostGraph)
     if of_nodes:
-        return _changed(ComputeCosts(records, pairs, **around), given)
+        return ComputeCosts(records, pairs, **around)
     layers = as_layers(records)
     edges = tuple((layers[a].name, layers[b].name) for a, b in pairs)
-    return CostGraph(layers, edges=edges, **{**around, **given})
+    return CostGraph(layers, edges=edges, **around)

@@ -73,7 +73,7 @@ def _named(arguments: Namespace) -> Plan | Costs:
     if not is_csv(text, source) and KIND.is_said_by(parse_plan(text, source)):
         options.refuse_around(arguments, "this is a plan")
         return Plan.from_json(text, source)
-    return read_costs_text(text, source, **options.around_layers(arguments))
+    return read_costs_text(text, source, options.around_layers(arguments))
 
 
 def _show_plan(plan: Plan, arguments: Namespace) -> None:

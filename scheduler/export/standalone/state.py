@@ -262,7 +262,7 @@ class Snapshot:
             known.add(id(value))
             kind = _kind_of(type(value))
             if kind is _TENSOR:
-                plain = value.is_leaf and not value.is_inference()
+                plain = value.is_leaf and not value.is_inference() and not _is_expanded(value)
                 if isinstance(value, nn.Parameter) or value.requires_grad:
                     plain = plain and whole and is_small(value)  # a forward hardly changes it
                 copy = value.detach().clone() if plain and copied(value) else None
@@ -358,6 +358,11 @@ def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
         return torch.equal(tensor, copy)
     except RuntimeError:  # fake ones have no values
         return False
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, so that nobody can change them in place."""
+    return 0 in tensor.stride() and tensor.numel() > 1
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -70,6 +70,8 @@ class CalledBlock:
     graded
         Which of the extras in its output, and then in those of its leaks, are given a gradient.
         Seen by `see_parts`.
+    no_grad
+        Whether the model calls it under `torch.no_grad`. Seen by `see_parts`.
     """
 
     name: str
@@ -83,6 +85,7 @@ class CalledBlock:
     sides: dict[int, int] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
+    no_grad: bool = False
 
     @property
     def extras(self) -> list[Extra]:

@@ -93,6 +93,17 @@ class MemoryTracker(OperationMode):
         self._book(tag, -size)
         return size
 
+    def own_again(self, storage: torch.UntypedStorage) -> tuple[int, str]:
+        """Count a storage whose tensor was disowned; its bytes, and what it was made under."""
+        known = self._known.get(id(storage))
+        if known is None or known[0]() is not storage or known[1]:
+            return 0, ""
+        reference, _, tag = known
+        size = int(storage.nbytes())
+        self._known[id(storage)] = reference, size, tag
+        self._book(tag, size)
+        return size, tag
+
     def _remember(self, tensor: torch.Tensor, size: int) -> None:
         # torch keeps the Python object of a storage for as long as the storage lives, so that it
         # tells one from another; its id is given out again afterwards.

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.peaks import Peaks
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
@@ -31,7 +32,6 @@ from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves_above
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 from scheduler.pytorch.profiling.marks import Local, Part, Parts, Run, Side, Start, Turn
 
@@ -82,6 +82,7 @@ class _Step:
         self._inputs: list[set[int]] = []
         self._stand_ins: list[tuple[weakref.ref[Any], int, int]] = []  # storage, bytes, block
         self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
+        self._passed: tuple[weakref.ref[Any], Any] | None = None  # into a run: storage, node
         clear_gradients(model, inputs)
         with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
             self._run(loss_fn)
@@ -127,6 +128,8 @@ class _Step:
             there = self._inputs_there()
             part.inputs |= there
             part.together = max(part.together, self._live() - self._input_bytes(there))
+        elif self._passed and self._passed[1] is not torch._C._current_autograd_node():
+            self._see_shared()
 
     def _inputs_there(self) -> set[int]:
         """Numbers of the runs whose input is there."""
@@ -166,6 +169,7 @@ class _Step:
             )
         call = Call.of(block.name, args, kwargs)
         others = call.others
+        block.no_grad = not torch.is_grad_enabled()
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
             part.start = Start(call.activation, self.clock.mark(), tracker)
@@ -317,6 +321,7 @@ class _Step:
     def _turn(self, run: int, mark: Any, gradient: torch.Tensor | None) -> None:
         """End the backward of what comes after a run, and begin that of what comes before."""
         tracker, part = self.tracker, self.all[run]
+        self._see_shared()
         self._end_backward(self.all[run + 1], gradient)
         self._tags.close()
         self._tags.enter_context(tracker.tag(part.backward))
@@ -337,11 +342,27 @@ class _Step:
         tags = (tag for below in self.all[: part.number] for tag in (below.tag, below.link))
         return sum(map(self.tracker.live, tags))
 
+    def _see_shared(self) -> None:
+        """Count the gradient that went into a run again where it waits for a part below, too."""
+        passed, self._passed = self._passed, None
+        if passed is None or (storage := passed[0]()) is None:
+            return
+        part = next(part for part in self.all if part.turn is not None)
+        assert part.turn is not None
+        size, tag = self.tracker.own_again(storage)
+        self.all[part.number + 1].gradient_bytes += size
+        part.turn.base += size
+        for after in self.all[part.number + 1 :]:
+            if tag in (after.tag, after.backward):
+                part.turn.made[after.number] += size
+
     def _end_backward(self, part: Part, gradient: torch.Tensor | None = None) -> None:
         tracker, turn = self.tracker, part.turn
         peak = tracker.peak(part.tag) if turn is None else tracker.peak_bytes
         if gradient is not None:
             tracker.disown(gradient)  # it goes on into the blocks
+            node = torch._C._current_autograd_node()
+            self._passed = weakref.ref(gradient.untyped_storage()), node
         if turn is None:  # the last: what is freed of others meanwhile counts as there
             live = tracker.live(part.tag) - self.loss_bytes
         else:
@@ -412,7 +433,8 @@ class _Step:
         ]
         sides = [(side.part, side.size) for side in self._sides()]
         runs, local = list(self._runs()), list(self._local())
-        inputs = [self._sizes(part.inputs) for part in self.all]
+        # The own peak of the first part has its output.
+        inputs = [[], *(self._sizes(part.inputs - self._kept_inputs()) for part in self.all[1:])]
         return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
 
     def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
@@ -444,7 +466,7 @@ class _Step:
 
     def _local(self) -> Iterable[Local]:
         kept, run = 0, -1
-        kept_inputs = {part.number for part in self.all if part.output_kept}
+        kept_inputs = self._kept_inputs()
         for block, live, there in zip(self.blocks, self._reached, self._inputs, strict=True):
             others = there - kept_inputs
             live -= self._input_bytes(others)
@@ -453,6 +475,10 @@ class _Step:
                 kept += self.all[run].kept + self.all[run].link_kept
                 others.discard(run)
             yield Local(max(live - kept - self.extra_bytes, 0), self._sizes(others))
+
+    def _kept_inputs(self) -> set[int]:
+        """Numbers of the runs whose input the part before them holds for its backward."""
+        return {part.number for part in self.all if part.output_kept}
 
     def _sizes(self, runs: Iterable[int]) -> list[tuple[int, int]]:
         return [(run, self._input_bytes([run])) for run in sorted(runs)]

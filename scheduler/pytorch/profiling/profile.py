@@ -15,6 +15,7 @@ from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
@@ -38,7 +39,6 @@ from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.parts import see_parts
@@ -341,7 +341,10 @@ def _see_blocks(
 ) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
     """See each block; those of one kind, in one position for gradients, only once."""
     calls = {block.kind: block.call for block in found if block.call is not None}
-    own = [own_parameters(block.module, calls[block.kind].others) for block in found]
+    own = [
+        [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
+        for block in found
+    ]
     trained = [
         bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
     ]
@@ -361,7 +364,8 @@ def _see_blocks(
         waiting = {place: token in made_sides for place, token in block.sides.items()}
         earlier = [id(parameter) in made for parameter in own[i]]
         graded = tuple(sorted(block.graded))
-        key = (block.kind, needs_grad, tuple(waiting.items()), tuple(earlier), layout, graded)
+        mode = (block.no_grad, needs_grad)
+        key = (block.kind, mode, tuple(waiting.items()), tuple(earlier), layout, graded)
         if key not in seen:
             call = calls[block.kind]
             others = call.others
@@ -371,7 +375,7 @@ def _see_blocks(
                     "so they are not a chain"
                 )
             layer = IsolatedLayer(
-                _alone(block, ambient.around(block.module.forward), call),
+                _alone(block, ambient.around(_forward_of(block)), call),
                 call.activation,
                 needs_grad,
                 sides=[others[place] for place in waiting],
@@ -404,6 +408,11 @@ def _see_blocks(
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)
+
+
+def _forward_of(block: CalledBlock) -> Callable[..., Any]:
+    forward: Callable[..., Any] = block.module.forward
+    return torch.no_grad()(forward) if block.no_grad else forward
 
 
 def _alone(
