@@ -33,6 +33,7 @@ def solve(
     reserved_gb: object = None,
     input_bytes: int | None = None,
     time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
     time_limit: float | None = None,
@@ -49,8 +50,8 @@ def solve(
     ----------
     layer_costs
         A `CostGraph`, a list of `LayerCost` or of mappings, a mapping of columns, a pandas
-        DataFrame, a networkx DiGraph, a `ComputeCosts`, or the path of a cost file or of a compute
-        graph's file. Never changed.
+        DataFrame, a networkx DiGraph, a `ComputeCosts`, rows with `columns`, or the path of a cost
+        file, of a compute graph's file or of a list of layers (CSV or JSON). Never changed.
     budget_gb
         A number of GB, 10⁹ bytes each.
     budget
@@ -66,6 +67,9 @@ def solve(
         Instead of `reserved`: a number of GB.
     input_bytes, time_unit
         Size of the chain's input and unit of its times, before what the costs say.
+    columns
+        Of rows, tuples or an array of two dimensions: the fields of a `LayerCost` that their values
+        are, in their order.
     max_points
         At most about so many points a set of method "optimal" (16 or more). A plan made from
         thinned sets is valid, and carries the gap to a certified bound.
@@ -104,7 +108,7 @@ def solve(
     UnknownMethod, UnsuitableMethod
         There is no such method, or it or another argument does not apply to these costs.
     """
-    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit, columns=columns)
     engine, problem = engine_for(costs)
     size = read_budget(budget_gb, budget, reserved, reserved_gb, problem)
     request = read_request(
@@ -126,6 +130,7 @@ def frontier(
     *,
     input_bytes: int | None = None,
     time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
     points: int | None = None,
@@ -141,7 +146,7 @@ def frontier(
 
     Parameters
     ----------
-    layer_costs, input_bytes, time_unit, max_points, memory_limit
+    layer_costs, input_bytes, time_unit, columns, max_points, memory_limit
         As for `solve`.
     points
         For graphs: budgets to solve for, evenly spread between the floor and the peak of keeping
@@ -156,7 +161,7 @@ def frontier(
     InvalidCosts, InvalidBudget, UnknownMethod, UnsuitableMethod
         As for `solve`.
     """
-    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit, columns=columns)
     engine, problem = engine_for(costs)
     request = read_request(
         engine,
@@ -181,6 +186,7 @@ def compare(
     reserved_gb: object = None,
     input_bytes: int | None = None,
     time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
     max_points: int | None = None,
     memory_limit: object = None,
     time_limit: float | None = None,
@@ -195,8 +201,8 @@ def compare(
 
     Parameters
     ----------
-    layer_costs, budget_gb, budget, reserved, reserved_gb, input_bytes, time_unit, max_points,
-    memory_limit
+    layer_costs, budget_gb, budget, reserved, reserved_gb, input_bytes, time_unit, columns,
+    max_points, memory_limit
         As for `solve`.
     time_limit
         For graphs: seconds for each method; default 30.
@@ -214,7 +220,7 @@ def compare(
     InvalidCosts, InvalidBudget
         As for `solve`. A budget that nothing fits is no error here.
     """
-    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit)
+    costs = as_any_costs(layer_costs, input_bytes=input_bytes, time_unit=time_unit, columns=columns)
     engine, problem = engine_for(costs)
     size = read_budget(budget_gb, budget, reserved, reserved_gb, problem)
     request = read_request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scheduler.common.errors import InvalidCosts, InvalidPlan, SchedulerError
 
@@ -32,11 +32,11 @@ def read(path: str, what: str, error: type[SchedulerError] = InvalidCosts) -> tu
         raise error(f"cannot read standard input: {cause.strerror or cause}") from cause
 
 
-def read_costs(path: str) -> Costs:
-    """The costs in a file or on standard input."""
+def read_costs(path: str, **around: Any) -> Costs:
+    """The costs in a file or on standard input, with what is said `around` a list of layers."""
     from scheduler.costs.readers import read_costs_text
 
-    return read_costs_text(*read(path, "cost file"))
+    return read_costs_text(*read(path, "cost file"), around)
 
 
 def read_plan(path: str) -> Plan:

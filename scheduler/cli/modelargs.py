@@ -33,7 +33,12 @@ def _stage(text: str) -> int | str:
 # None of them has a default here: what was not given is left to the functions that take it, and an
 # option without --model can be told.
 OPTIONS = (
-    Option("gpu", "GPU", "a100-40, a100-80, h100, h200, l40s, rtx4090, b200 (default: h100)"),
+    Option(
+        "gpu",
+        "GPU",
+        "h100 (default), a100-80, b200, rtx4090, mi300x, gaudi3 …, or as "
+        "memory=80GB,flops=989e12,bandwidth=3.35e12",
+    ),
     Option("batch", "B", "sequences on each GPU (default: 1)", int),
     Option(
         "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int

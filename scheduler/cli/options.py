@@ -20,6 +20,7 @@ _DATA = (
     "name a cost file, - for standard input, or an example: --example gpt2-small; "
     "or a model: --model llama-3-8b"
 )
+_AROUND = ("input_bytes", "time_unit")
 _LIMITS = ("max_points", "memory_limit", "time_limit", "optimal_in", "threads")
 
 
@@ -34,9 +35,12 @@ def option(parser: _ActionsContainer, shown: str, text: str, **how: Any) -> None
 
 def add_costs(parser: ArgumentParser, kind: str = "cost") -> None:
     """Add COSTS and --example; --model is of `scheduler.cli.modelargs`."""
-    what = f"a {kind} file, or - for standard input"
+    what = f"a {kind} file, a list of layers (CSV or JSON), or - for standard input"
     parser.add_argument("costs", nargs="?", metavar="COSTS", help=what)
     option(parser, "--example NAME", "costs that come with the package")
+    group = parser.add_argument_group("a list of layers, which says neither")
+    option(group, "--input-bytes SIZE", "of the first layer's input (default: 0)")
+    option(group, "--time-unit UNIT", "of its times: s, ms (default), us or ns")
 
 
 def add_budget(parser: ArgumentParser) -> None:
@@ -93,10 +97,23 @@ def limits_of(arguments: Namespace) -> dict[str, Any]:
 def named_costs(arguments: Namespace) -> Costs:
     """The costs of --example, or else of COSTS."""
     if arguments.example is None:
-        return read_costs(arguments.costs)
+        return read_costs(arguments.costs, **around_layers(arguments))
     from scheduler.costs.costgraph import CostGraph
+    from scheduler.costs.readers import as_any_costs
 
-    return CostGraph.example(arguments.example)
+    return as_any_costs(CostGraph.example(arguments.example), **around_layers(arguments))
+
+
+def around_layers(arguments: Namespace) -> dict[str, Any]:
+    """What is said beside a list of layers; only what is given."""
+    given = vars(arguments)
+    around = {name: given[name] for name in _AROUND if given.get(name) is not None}
+    if "input_bytes" in around:
+        from scheduler.common.units import parse_bytes
+
+        size = parse_bytes(around["input_bytes"], what="--input-bytes", allow_zero=True)
+        around["input_bytes"] = size
+    return around
 
 
 class Asked(NamedTuple):
@@ -126,6 +143,7 @@ def costs_of(arguments: Namespace) -> Asked:
     """The costs that are named; where they are a model's, also what is set aside of its GPU."""
     _refuse_two_costs(arguments)
     if arguments.model is not None:
+        refuse_around(arguments, "a model's costs say it")
         return _of_model(arguments)
     refuse_model_options(arguments)
     return Asked(named_costs(arguments))
@@ -160,6 +178,14 @@ def _of_model(arguments: Namespace) -> Asked:
         raise InfeasibleBudget(found.budget_bytes, least, found.set_by, size, reserved_for=what)
     line = aside_line(found, size, what, state=state)
     return Asked(found.costs, f"{found.budget_bytes}B", f"{size}B", what, line)
+
+
+def refuse_around(arguments: Namespace, why: str) -> None:
+    """Raise where something is said beside costs that are no list of layers."""
+    for name in around_layers(arguments):
+        raise SchedulerError(
+            f"--{name.replace('_', '-')} describes a list of layers, and {why}; leave it out"
+        )
 
 
 def refuse_model_options(arguments: Namespace) -> None:

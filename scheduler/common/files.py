@@ -36,7 +36,7 @@ def decoded(data: bytes, source: str, what: str, error: type[SchedulerError]) ->
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         raise error(
-            f"{source} is not UTF-8 text (byte {cause.start}); a {what} is JSON text"
+            f"{source} is not UTF-8 text (byte {cause.start}); a {what} is text in UTF-8"
         ) from cause
 
 

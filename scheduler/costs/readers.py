@@ -10,30 +10,34 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.common.checks import is_needed
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
-from scheduler.common.text import did_you_mean, shown
+from scheduler.common.text import counted, ordinal, shown
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.layer import LayerCost, as_layers
+from scheduler.costs.csvtext import check_columns, is_csv, read_csv
+from scheduler.costs.layer import as_layers
 
 Costs = CostGraph | ComputeCosts
 _Given = Mapping[str, Any]
 
 _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
-    "a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
+    "rows with columns=, a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
 def as_costs(
-    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+    obj: object,
+    *,
+    input_bytes: int | None = None,
+    time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
 ) -> CostGraph:
     """The `CostGraph` that `obj` describes, where layers are needed; else as `as_any_costs`."""
-    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit)
+    costs = as_any_costs(obj, input_bytes=input_bytes, time_unit=time_unit, columns=columns)
     if isinstance(costs, CostGraph):
         return costs
     raise InvalidCosts(
@@ -42,39 +46,63 @@ def as_costs(
 
 
 def as_any_costs(
-    obj: object, *, input_bytes: int | None = None, time_unit: str | None = None
+    obj: object,
+    *,
+    input_bytes: int | None = None,
+    time_unit: str | None = None,
+    columns: Iterable[str] | None = None,
 ) -> Costs:
     """The costs that `obj` describes; `obj` is never changed.
 
     Parameters
     ----------
     obj
-        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost` or of mappings
-        of its fields; a mapping of equally long columns named by its fields (``input_bytes`` and
-        ``time_unit`` may stand beside them); a mapping in the form of a cost file or of a compute
-        graph's file; a pandas DataFrame, whose index names the layers if it is of text and no
-        column does; a networkx DiGraph with the fields of a layer, or of a node (``time``,
-        ``bytes``, ``backward``), as node attributes; or the path of a file of either kind.
+        A `CostGraph` or a `ComputeCosts`; a list, tuple or iterator of `LayerCost`, of mappings of
+        its fields or of named tuples; rows (tuples, or an array of two dimensions) with `columns`;
+        a mapping of equally long columns named by its fields (``input_bytes`` and ``time_unit`` may
+        stand beside them); a mapping in the form of a cost file or of a compute graph's file; a
+        pandas DataFrame, whose index names the layers if it is of text and no column does; a
+        networkx DiGraph with the fields of a layer, or of a node (``time``, ``bytes``,
+        ``backward``), as node attributes; or the path of a file of either kind, of a JSON list of
+        layers, or of comma-separated values whose first line names the fields.
     input_bytes, time_unit
         Take precedence over what `obj` says.
+    columns
+        Of rows: the fields that their values are, in their order.
 
     Raises
     ------
     InvalidCosts
         `obj` is none of these, or its costs have no meaning.
     """
-    given = {"input_bytes": input_bytes, "time_unit": time_unit}
-    return _read(obj, {key: value for key, value in given.items() if value is not None})
+    said = {"input_bytes": input_bytes, "time_unit": time_unit}
+    given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+    _refuse_model(obj)
+    if columns is None:
+        return _read(obj, given)
+    if isinstance(columns, str):
+        raise InvalidCosts(
+            f"columns= lists names, as in columns=('forward_time', …), got {columns!r}"
+        )
+    return _from_rows(obj, list(columns), given)
 
 
 def read_costs_text(text: str, source: str, given: _Given | None = None) -> Costs:
-    """The costs in the text of a file of either kind; `source` is what a message calls it.
+    """The costs in the text of a file of any kind; `source` is what a message calls it.
 
     `given` are fields of the whole that take precedence over what the file says.
     """
+    given = given or {}
+    if is_csv(text, source):
+        return read_csv(text, source, **given)
     value = parse_json(text, source, InvalidCosts)
+    if isinstance(value, list):
+        try:
+            return CostGraph(as_layers(value), **given)
+        except InvalidCosts as error:
+            raise InvalidCosts(f"{source}: {error}") from error
     kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
-    return kind.from_value(_with(given or {}, value, kind), source)
+    return kind.from_value(_with(given, value, kind), source)
 
 
 def _with(given: _Given, value: Any, kind: type[Costs]) -> Any:
@@ -102,14 +130,64 @@ def _read(obj: object, given: _Given) -> Costs:
         return _from_frame(obj, given)
     if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
         return _from_networkx(obj, given)
-    if isinstance(obj, Iterator) or (isinstance(obj, Sequence) and not isinstance(obj, bytes)):
-        return CostGraph(as_layers(obj), **given)
+    if _has_rows(obj):
+        return _from_rows(obj, None, given)
+    raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
+
+
+def _refuse_model(obj: object) -> None:
+    """First of all: a model may have any attribute that tells another form."""
     if hasattr(obj, "named_modules"):
+        kind = obj if isinstance(obj, type) else type(obj)
         raise InvalidCosts(
-            f"got a model ({type(obj).__name__}) in the place of its costs, which "
+            f"got a model ({kind.__name__}) in the place of its costs, which "
             "scheduler.pytorch.profile(model, inputs) measures"
         )
-    raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
+
+
+def _has_rows(obj: object) -> bool:
+    if getattr(obj, "ndim", None) == 2 and hasattr(obj, "tolist"):
+        return not hasattr(obj, "columns")
+    return isinstance(obj, Iterator) or (
+        isinstance(obj, Sequence) and not isinstance(obj, str | bytes)
+    )
+
+
+def _from_rows(rows: Any, columns: list[str] | None, given: _Given) -> CostGraph:
+    if not _has_rows(rows):
+        raise InvalidCosts(
+            f"columns= says what the values of rows are, and {shown(rows)} has no rows; "
+            "leave it out, or give a list of tuples or an array of two dimensions"
+        )
+    items: list[Any] = rows.tolist() if hasattr(rows, "tolist") else list(rows)
+    if columns is not None:
+        check_columns(columns)
+    layers: list[object] = []
+    for i, item in enumerate(items):
+        _refuse_model(item)
+        if columns is None and hasattr(item, "_asdict"):
+            layers.append(item._asdict())
+        elif not isinstance(item, tuple | list) and getattr(item, "ndim", None) != 1:
+            if columns is not None:
+                raise InvalidCosts(
+                    f"the {ordinal(i + 1)} layer is {shown(item)}, and with columns= each is a "
+                    "row of values"
+                )
+            layers.append(item)
+        elif columns is None:
+            raise InvalidCosts(
+                f"the {ordinal(i + 1)} layer is {shown(item)}, values without names; say what they "
+                "are, as in columns=('forward_time', 'backward_time', 'output_bytes', "
+                "'saved_bytes')"
+            )
+        elif len(item) != len(columns):
+            raise InvalidCosts(
+                f"the {ordinal(i + 1)} layer has {counted(len(item), 'value')} in "
+                f"{counted(len(columns), 'column')}; give every layer one of each"
+            )
+        else:
+            layers.append(dict(zip(columns, item, strict=True)))
+    return CostGraph(as_layers(layers), **given)
 
 
 def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
@@ -122,11 +200,7 @@ def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
 
 
 def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
-    known = is_needed(LayerCost)
-    for key in columns:
-        if key not in known and key not in _GRAPH_FIELDS:
-            hint = did_you_mean(key, known) or f"; {_ACCEPTED}"
-            raise InvalidCosts(f"unknown column {shown(key)}{hint}")
+    check_columns(columns, _GRAPH_FIELDS)
     lists = {key: _column(key, columns[key]) for key in columns if key not in _GRAPH_FIELDS}
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:
@@ -155,9 +229,7 @@ def _column(key: str, values: object) -> list[Any]:
 
 def _from_frame(frame: Any, given: _Given) -> CostGraph:
     names = list(frame.columns)
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise InvalidCosts(f"two columns are named {shown(twice[0])}; rename one")
+    check_columns(names, _GRAPH_FIELDS)
     columns = {name: frame[name] for name in names}
     for key in _GRAPH_FIELDS:
         if key in columns:

@@ -92,7 +92,8 @@ def costs_from_shape(
         counted. With adapters they do so too, as PEFT's enable_input_require_grads arranges it,
         which trainers call where something is checkpointed: the output is held with its gradient.
     gpu
-        A name of `GPUS`, or a `Gpu`, for the times.
+        For the times: a name of `GPUS`, ``"memory=80GB,flops=989e12,bandwidth=3.35e12"``, or a
+        `Gpu`.
     efficiency
         The share of the GPU's peak FLOP/s that is sustained, or a pair: of FLOP/s, of bandwidth.
         Default: the GPU's own, 0.5 and 0.8.

@@ -266,7 +266,7 @@ def test_bad_usage(capsys: Capture, arguments: tuple[str, ...], message: str) ->
         ('{"schema": "checkpoint-scheduler/costs/1",\n "layers": [', "line 2, column 13"),
         ('{"schema": "checkpoint-scheduler/costs/2", "layers": []}', "unknown schema"),
         ('{"schema": "checkpoint-scheduler/costs/1", "layers": []}', "there are no layers"),
-        ("[]", "a cost file is a JSON object"),
+        ("[]", "standard input: there are no layers"),
         (b"\xff\xfe", "standard input is not UTF-8 text (byte 0)"),
     ],
 )

@@ -365,6 +365,68 @@ def test_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("4090", "rtx4090"),
+        ("A6000", "rtx-a6000"),
+        ("rtx_pro_6000", "rtx-pro-6000"),
+        ("H100 PCIe", "h100-pcie"),
+        ("AMD Instinct MI300X", "mi300x"),
+        (" Gaudi 3", "gaudi3"),
+    ],
+)
+def test_names_of_gpus(given: str, name: str) -> None:
+    assert load_gpu(given) is GPUS[name]
+
+
+def test_a_gpu_by_its_figures() -> None:
+    text = "memory=80GB, flops=989e12, bandwidth=3.35e12"
+    assert load_gpu(text) == Gpu(text, 989e12, 3.35e12, 80 * 10**9, 80 * 10**9)
+    slow = costs_from_shape("gpt2", 1, 64, gpu="memory=8GB,flops=1e12,bandwidth=1e12")
+    fast = costs_from_shape("gpt2", 1, 64, gpu="memory=8GB,flops=1e15,bandwidth=1e12")
+    assert slow.layers[3].forward_time > fast.layers[3].forward_time
+    # fp32 products have the GPU's own share of bf16's FLOP/s.
+    bound = "memory=80GB,flops=1e12,bandwidth=1e15"
+    times = [
+        costs_from_shape("gpt2", 1, 64, gpu=gpu, precision="fp32").layers[3].forward_time
+        for gpu in (load_gpu(bound), replace(load_gpu(bound), fp32_share=0.25))
+    ]
+    assert times[1] == pytest.approx(2 * times[0], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("a100", "gpu 'a100' may be a100-40 or a100-80; name one"),
+        ("gaudi", "may be gaudi2 or gaudi3"),
+        ("m3", "gpu 'm3' is Apple's"),
+        ("Apple M4 Max", "is Apple's"),
+        ("mps", "is Apple's"),
+        (
+            "h1000",
+            "; describe another GPU as memory=80GB,.* or give .* budget",
+        ),
+        ("memory=80GB,flops=1e12", "has no bandwidth; write it as memory=80GB"),
+        ("memory=80GB,flops=989,bandwidth=3e12", "did you mean 989e12?"),
+        ("memory=80GB,flops=989e12,bandwidth=3350", "did you mean 3350e9?"),
+        ("memory=80G,flops=989e12,bandwidth=3e12", "the memory of gpu '80G' has two readings"),
+        ("memory=80GB,flops=fast,bandwidth=3e12", "no number a second"),
+        ("memory=80GB,flops=nan,bandwidth=3e12", "no number a second"),
+        ("memory=80GB,speed=1", "has a part 'speed=1'"),
+        ("memory=80GB,memory=80GB", "has a part 'memory=80GB'"),
+        (3, "gpu must be one of"),
+        ("", "gpu must be one of"),
+    ],
+)
+def test_no_such_gpu(given: Any, words: str) -> None:
+    with pytest.raises(InvalidRecipe, match=words) as caught:
+        load_gpu(given)
+    assert caught.value.argument == "gpu"
+
+
+@pytest.mark.parametrize(
     ("options", "error", "said"),
     [
         ({"gpu": "h1000"}, InvalidRecipe, "h100"),

@@ -51,6 +51,7 @@ def run(arguments: Namespace) -> int:
 
 def _named(arguments: Namespace) -> Plan | Costs:
     from scheduler.costs.costgraph import CostGraph
+    from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
@@ -69,8 +70,10 @@ def _named(arguments: Namespace) -> Plan | Costs:
         return asked.costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
-    of_plan = KIND.is_said_by(parse_plan(text, source))
-    return Plan.from_json(text, source) if of_plan else read_costs_text(text, source)
+    if not is_csv(text, source) and KIND.is_said_by(parse_plan(text, source)):
+        options.refuse_around(arguments, "this is a plan")
+        return Plan.from_json(text, source)
+    return read_costs_text(text, source, options.around_layers(arguments))
 
 
 def _show_plan(plan: Plan, arguments: Namespace) -> None:

@@ -121,7 +121,7 @@ def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[
     runs = Counter(operation.name for operation in inside.forward)
     options = []
     for want in found:
-        way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
+        way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at, gpu)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
             keeps = ((name, call, runs[name]) for name, call, *_ in want.keeps)
             want = replace(want, keeps=tuple(keeps) if named else ())
@@ -131,6 +131,6 @@ def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[
 
 def look_inside(at: Setting, gpu: Gpu) -> Inside:
     """The operations of the shape's block, its backward left out."""
-    paper = Recorder(gpu, flops_share=flops_share(at))
+    paper = Recorder(gpu, flops_share=flops_share(at, gpu))
     made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
     return paper.inside(made)

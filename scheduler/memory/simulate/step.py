@@ -99,9 +99,9 @@ class Seen(Activations):
         )
 
 
-def flops_share(at: Setting) -> float:
-    """Share of bf16's FLOP/s: fp32 products run as TF32, at half of it."""
-    return 0.5 if at.compute == 4 else 1.0
+def flops_share(at: Setting, gpu: Gpu) -> float:
+    """Share of bf16's FLOP/s: fp32 products run as TF32, where there is one."""
+    return gpu.fp32_share if at.compute == 4 else 1.0
 
 
 def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) -> Seen:
@@ -156,7 +156,7 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
 
     `scalar` as in `run`.
     """
-    share = flops_share(at)
+    share = flops_share(at, gpu)
     dropping = Paper(gpu, keep=False, flops_share=share)
     forward(dropping, at, dropping.source(at.tokens * at.shape.width, at.stream))
     seen = replace(

@@ -40,7 +40,7 @@ class Roofline:
     def of(cls, gpu: str | Gpu) -> Roofline:
         """A named GPU, at the shares of its data sheet's peaks that `Gpu` documents.
 
-        fp32 products are taken for TF32, which has half of the rate of bf16.
+        fp32 products are taken for TF32, where there is one.
 
         Raises
         ------
@@ -49,7 +49,7 @@ class Roofline:
         """
         machine = load_gpu(gpu)
         flops = machine.sustained_flops
-        return cls(flops, machine.sustained_bandwidth, flops / 2)
+        return cls(flops, machine.sustained_bandwidth, flops * machine.fp32_share)
 
     def seconds(
         self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
