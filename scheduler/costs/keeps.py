@@ -8,39 +8,42 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import shown
 
-Keeps = tuple[tuple[str, int], ...]
+Keep = tuple[str, int] | tuple[str, int, int]
+Keeps = tuple[Keep, ...]
 """Pairs (operation, n): the result of call n, counted from 0, of an operation such as
-``aten.mm.default`` in the block's forward."""
+``aten.mm.default`` in the block's forward. Or (operation, n, of), where the block must run it `of`
+times: else it is none that the costs are of."""
 
 
 def check_keeps(where: str, value: object, error: type[SchedulerError]) -> Keeps:
-    """The pairs in a list of pairs, which may be empty.
+    """The pairs in a list of pairs, or of triples, which may be empty.
 
-    `error` is raised where it is no list of pairs, a name is empty, a call is no whole number of
-    at least zero, or a pair is there twice.
+    `error` is raised where it is no list of them, a name is empty, a call is no whole number of
+    at least zero and below the number of calls, or a pair is there twice.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise error(f"{where} must be a list of pairs, got {shown(value)}; {_FORM}")
-    pairs: dict[tuple[str, int], None] = {}
+    found: dict[tuple[str, int], Keep] = {}
     for i, item in enumerate(value):
         pair = _pair(item)
         if pair is None:
             raise error(f"{where}[{i}] must be a pair, got {shown(item)}; {_FORM}")
-        if pair in pairs:
-            raise error(f"{where}[{i}] is {list(pair)} once more; leave it out")
-        pairs[pair] = None
-    return tuple(pairs)
+        if pair[:2] in found:
+            raise error(f"{where}[{i}] is {list(pair[:2])} once more; leave it out")
+        found[pair[:2]] = pair
+    return tuple(found.values())
 
 
 _FORM = 'write ["aten.mm.default", 3] for the fourth call of that operation'
 
 
-def _pair(item: object) -> tuple[str, int] | None:
-    if not isinstance(item, list | tuple) or len(item) != 2:
+def _pair(item: object) -> Keep | None:
+    if not isinstance(item, list | tuple) or len(item) not in (2, 3):
         return None
-    name, call = item[0], plain(item[1])
+    name, *numbers = item
+    numbers = [plain(number) for number in numbers]
     if not isinstance(name, str) or not name or not name.isprintable():
         return None
-    if not isinstance(call, int) or isinstance(call, bool) or call < 0:
+    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers):
         return None
-    return str(name), call
+    return None if numbers[1:] and numbers[0] >= numbers[1] else (str(name), *numbers)

@@ -79,7 +79,8 @@ class OptionCost:
         Does what stays hold the layer's input, its output?
     keeps
         Pairs (operation, n): the results that stay, as call n (from 0) of an operation such as
-        ``aten.mm.default`` in the block's forward. What a plan is applied by in torch.
+        ``aten.mm.default`` in the block's forward. What a plan is applied by in torch. Triples
+        (operation, n, of) also say how many calls there must be, or the plan is refused.
     """
 
     name: str = field(metadata=NAME)

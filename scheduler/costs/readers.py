@@ -20,6 +20,7 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost, as_layers
 
 Costs = CostGraph | ComputeCosts
+_Given = Mapping[str, Any]
 
 _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
@@ -62,39 +63,47 @@ def as_any_costs(
     InvalidCosts
         `obj` is none of these, or its costs have no meaning.
     """
-    costs = _read(obj)
-    if isinstance(costs, ComputeCosts) and input_bytes is not None:
+    given = {"input_bytes": input_bytes, "time_unit": time_unit}
+    return _read(obj, {key: value for key, value in given.items() if value is not None})
+
+
+def read_costs_text(text: str, source: str, given: _Given | None = None) -> Costs:
+    """The costs in the text of a file of either kind; `source` is what a message calls it.
+
+    `given` are fields of the whole that take precedence over what the file says.
+    """
+    value = parse_json(text, source, InvalidCosts)
+    kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
+    return kind.from_value(_with(given or {}, value, kind), source)
+
+
+def _with(given: _Given, value: Any, kind: type[Costs]) -> Any:
+    """A mapping with the fields that are given beside it: what they say is checked as one."""
+    if kind is ComputeCosts and "input_bytes" in given:
         raise InvalidCosts(
             "input_bytes describes layers, and this is a compute graph, whose inputs are nodes "
             "with their own bytes; leave it out"
         )
-    given = {"input_bytes": input_bytes, "time_unit": time_unit}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    return replace(costs, **changes) if changes else costs
+    return {**value, **given} if given and isinstance(value, Mapping) else value
 
 
-def read_costs_text(text: str, source: str) -> Costs:
-    """The costs in the text of a file of either kind; `source` is what a message calls it."""
-    value = parse_json(text, source, InvalidCosts)
-    kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
-    return kind.from_value(value, source)
-
-
-def _read(obj: object) -> Costs:
+def _read(obj: object, given: _Given) -> Costs:
     if isinstance(obj, CostGraph | ComputeCosts):
-        return obj
+        changes = _with(given, {}, type(obj))
+        return replace(obj, **changes) if changes else obj
     if isinstance(obj, str | os.PathLike):
-        return _from_path(obj)
+        return _from_path(obj, given)
     if isinstance(obj, Mapping):
         if "nodes" in obj:
-            return ComputeCosts.from_dict(obj)
-        return CostGraph.from_dict(obj) if "layers" in obj else _from_columns(obj)
+            return ComputeCosts.from_dict(_with(given, obj, ComputeCosts))
+        whole = _with(given, obj, CostGraph)
+        return CostGraph.from_dict(whole) if "layers" in obj else _from_columns(whole)
     if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
-        return _from_frame(obj)
+        return _from_frame(obj, given)
     if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
-        return _from_networkx(obj)
+        return _from_networkx(obj, given)
     if isinstance(obj, Iterator) or (isinstance(obj, Sequence) and not isinstance(obj, bytes)):
-        return CostGraph(as_layers(obj))
+        return CostGraph(as_layers(obj), **given)
     if hasattr(obj, "named_modules"):
         raise InvalidCosts(
             f"got a model ({type(obj).__name__}) in the place of its costs, which "
@@ -103,13 +112,13 @@ def _read(obj: object) -> Costs:
     raise InvalidCosts(f"cannot read layer costs from {shown(obj)}; {_ACCEPTED}")
 
 
-def _from_path(path: str | os.PathLike[str]) -> Costs:
+def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
     if path in CostGraph.example_names() and not os.path.exists(path):
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
         )
-    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path))
+    return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path), given)
 
 
 def _from_columns(columns: Mapping[Any, object]) -> CostGraph:
@@ -144,7 +153,7 @@ def _column(key: str, values: object) -> list[Any]:
     return list(items)
 
 
-def _from_frame(frame: Any) -> CostGraph:
+def _from_frame(frame: Any, given: _Given) -> CostGraph:
     names = list(frame.columns)
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
@@ -158,10 +167,10 @@ def _from_frame(frame: Any) -> CostGraph:
     index = list(getattr(frame, "index", ()))
     if "name" not in columns and index and all(isinstance(label, str) for label in index):
         columns["name"] = index
-    return _from_columns(columns)
+    return _from_columns({**columns, **given})
 
 
-def _from_networkx(graph: Any) -> Costs:
+def _from_networkx(graph: Any, given: _Given) -> Costs:
     if not graph.is_directed():
         raise InvalidCosts("the graph has no directions; use a networkx DiGraph")
     nodes = list(graph.nodes)
@@ -171,7 +180,8 @@ def _from_networkx(graph: Any) -> Costs:
     pairs = tuple((position[edge[0]], position[edge[1]]) for edge in graph.edges)
     of_nodes = any("time" in record or "bytes" in record for record in records)
     known = ("name", "time_unit") if of_nodes else ("name", *_GRAPH_FIELDS)
-    around = {key: graph.graph[key] for key in known if key in graph.graph}
+    said = {key: graph.graph[key] for key in known if key in graph.graph}
+    around = _with(given, said, ComputeCosts if of_nodes else CostGraph)
     if of_nodes:
         return ComputeCosts(records, pairs, **around)
     layers = as_layers(records)

@@ -110,7 +110,7 @@ def policy_literals(source: Source, target: str) -> str:
 
 def _policy(keeps: Keeps) -> str:
     calls: dict[str, list[int]] = {}
-    for operation, call in sorted(keeps):
+    for operation, call, *_ in sorted(keeps):
         calls.setdefault(operation, []).append(call)
     found = {}
     for operation, numbers in calls.items():

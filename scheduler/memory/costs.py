@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.options.pareto import SeenOption
+from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -18,7 +20,7 @@ from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting, linears, setting
-from scheduler.memory.simulate.step import Activations, Seen, block, head, rehearse
+from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,8 +42,10 @@ def costs_from_shape(
 ) -> CostGraph:
     """Layer costs of one training step, from a model's sizes alone.
 
-    Layers: "embedding", "block.0" to "block.{L-1}", "head" with the last norm and the loss. Blocks
-    can be recomputed, the two ends cannot.
+    Layers: "embedding", the blocks by the names that they have in transformers' model
+    ("model.layers.0", "transformer.h.0"), "head" with the last norm and the loss, as
+    `scheduler.pytorch.profile` names them. Blocks can be recomputed, the two ends cannot. A plan
+    for these costs can be applied to that model as it is.
 
     Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
     `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
@@ -60,9 +64,11 @@ def costs_from_shape(
     it and make the rest again. They are those of `scheduler.pytorch.profile(..., options=True)`: at
     most 10 of the block's Pareto set, and what people choose by hand
     (`scheduler.costs.options.policies`). The block is run on paper under each, so that bytes, peaks
-    and times are the profile's too (tests/memory/test_options.py). ``keeps`` is
-    filled, and a plan can be applied as it is, for device "cpu" without autocast. On CUDA kernels'
-    names depend on more than the shape: profile the model there for a plan to apply.
+    and times are the profile's too (tests/memory/test_options.py). ``keeps`` is filled but under
+    autocast, and a plan can be applied as it is. Which kernel runs attention on CUDA depends on
+    more than the shape: flash is named, or the memory-efficient one where there is a mask, in fp32
+    and for wide heads. A block that runs others, or what a plan keeps another number of times, is
+    refused in its first step: profile the model there for a plan to apply.
 
     Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
     under autocast (when cached casts of weights go is not followed); the mask of a window, which
@@ -83,7 +89,8 @@ def costs_from_shape(
         "bf16-mixed" are the same here, and "fp16" is "fp16-mixed".
         train="frozen" (a prompt is tuned, say): no weight gets a gradient, but
         gradients pass through all blocks to the embedding's output; what trains there is not
-        counted. With adapters they do so too, as PEFT arranges it where something is checkpointed.
+        counted. With adapters they do so too, as PEFT's enable_input_require_grads arranges it,
+        which trainers call where something is checkpointed: the output is held with its gradient.
     gpu
         A name of `GPUS`, or a `Gpu`, for the times.
     efficiency
@@ -119,54 +126,54 @@ def costs_from_shape(
         )
     seen = rehearse(block, at, machine)
     kept = block_kept(at, seen)
+    ways = block_options(at, machine, kept, seen) if options else []
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
-    ending = _head(at, machine, recipe.loss)
+    ending = _head(at, machine, recipe.loss).peaks
+    ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
+    ending = ending.with_more_in_forward(_first_input(at, kept))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    local = _local(at)
-    below = kept.input_bytes * (not kept.input_saved)
-    forward = max(seen.forward_peak, seen.drop_peak)
-    if seen.backward_peak - forward - below >= local:
-        # What the model's own code refers to while blocks run for the first time matters only where
-        # a forward could set the peak: as in `scheduler.pytorch.profile`.
-        local = 0
-    beside = replace(seen, forward_peak=seen.forward_peak + local, drop_peak=seen.drop_peak + local)
-    one = _layer("block", kept, beside, _block_gradients(at))
-    if options:
-        one = replace(one, options=block_options(at, machine, kept, seen, local))
-    blocks = (replace(one, name=f"block.{i}") for i in range(shape.layers))
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *blocks, end),
+        (_embedding(at, machine, held), *_blocks(at, kept, seen.peaks, ways, end), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
+def _blocks(
+    at: Setting, kept: Activations, peaks: Peaks, ways: list[SeenOption], end: LayerCost
+) -> Iterator[LayerCost]:
+    """The blocks, each with what else is there while it runs forward.
+
+    What the model's own code refers to is there the first time alone, and matters only where that
+    could set the peak: the backward comes with gradients that the layers above it have left.
+    """
+    gradients, early = _block_gradients(at), peaks.more_before(peaks)
+    alike: dict[int, LayerCost] = {}
+    for i in range(at.shape.layers):
+        above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
+        local = _local(at) + (_first_input(at, kept) if i else 0)
+        more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
+        if more not in alike:
+            one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
+            alike[more] = replace(one, options=tuple(way.cost(peaks, more) for way in ways))
+        yield replace(alike[more], name=f"{at.shape.stack}.{i}")
+
+
 def _layer(
-    name: str, kept: Activations, seen: Seen, gradients: int, *, recomputable: bool = True
+    name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
 ) -> LayerCost:
-    """Peaks as the cost model has them: working memory above what its replay counts."""
-    output = kept.output_bytes
-    held = seen.saved_bytes + output
-    made = kept.input_bytes + seen.gradient_bytes
-    above = seen.backward_peak - held - made
-    return LayerCost(
-        name,
-        forward_time=seen.forward_time * 1e3,
-        backward_time=seen.backward_time * 1e3,
-        recompute_time=(seen.recompute_time if recomputable else seen.forward_time) * 1e3,
-        output_bytes=output,
-        saved_bytes=kept.saved_bytes,
-        forward_transient_bytes=max(seen.forward_peak, seen.again_peak, held) - held,
-        drop_transient_bytes=max(seen.drop_peak - output, 0) if recomputable else None,
-        backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), kept.saved_bytes, made),
-        gradient_bytes=gradients,
+    """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
+    whole = replace(
+        peaks,
+        input_bytes=kept.input_bytes,
+        output_bytes=kept.output_bytes,
         input_saved=kept.input_saved,
         output_saved=kept.output_saved,
-        recomputable=recomputable,
     )
+    cost = whole.cost(name, recomputable=recomputable)
+    return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
@@ -201,7 +208,9 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     of S·a elements, the first one half; what stays of them is in the chain's input.
 
     A tied table has its gradient already, from the head: this one is made, and a sum of the two.
-    Where no table is trained the gradient still passes dropout, to what the tables give.
+    Where no table is trained the gradient still passes dropout, to what the tables give. With
+    adapters that is a leaf, as PEFT makes it: held to the end of the step, and the first block's
+    input itself where nothing is done to it before. Its gradient is none that an optimizer takes.
     """
     shape, e = at.shape, at.stream
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
@@ -217,17 +226,21 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
         transient = max(transient, output * scaled - _handed(at)) + _unused(at)
     positions = shape.positions * shape.width * e
+    leaf = output * (at.lora is not None)
+    is_input = bool(leaf) and not shape.positions and not mask
+    saved = mask + leaf * (not is_input)
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
     # table's gradient and the sum.
-    peak = output + (mask + output if mask else 0)
+    peak = output + (mask + output if mask else 0) + leaf
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
         peak = max(peak, output + positions + rows * (at.batch > 1))
         peak = max(peak, 2 * output * scaled)
-    above = peak - (mask + output) - held - gradients
+    counted = saved + output * (2 if is_input else 1)
+    above = peak + ROOT_BYTES - counted - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
     if not at.trained:
@@ -238,12 +251,12 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         forward_time=moved / bandwidth * 1e3,
         backward_time=back / bandwidth * 1e3,
         output_bytes=output,
-        saved_bytes=mask,
-        forward_transient_bytes=transient,
+        saved_bytes=saved,
+        forward_transient_bytes=max(transient - (saved - mask), 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), mask + output, held + gradients),
+        backward_overlap_bytes=min(max(-above, 0), counted, held + gradients),
         gradient_bytes=gradients,
-        output_saved=False,
+        output_saved=is_input,
         recomputable=False,
     )
 
@@ -270,9 +283,23 @@ def _handed(at: Setting) -> int:
 
 
 def _local(at: Setting) -> int:
-    """What transformers' code refers to while the blocks run forward for the first time."""
-    rows = at.tokens + (at.sequence if at.shape.positions else 0)
+    """What transformers' code refers to while blocks run forward for the first time.
+
+    Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
+    """
+    if not at.shape.positions:
+        return _unused(at)
+    rows = at.tokens * (at.lora is None) + at.sequence
     return rows * at.shape.width * at.stream + _unused(at)
+
+
+def _first_input(at: Setting, kept: Activations) -> int:
+    """The first block's input, which that code refers to until the last norm has run.
+
+    Where positions are added it does not; nor does it matter where the block or a leaf holds it.
+    """
+    is_held = at.shape.positions or at.lora is not None or kept.input_saved
+    return 0 if is_held else kept.input_bytes
 
 
 def _unused(at: Setting) -> int:

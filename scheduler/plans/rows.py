@@ -163,7 +163,7 @@ def policy_sentences(plan: Plan) -> list[str]:
     for (option, keeps), layers in said.items():
         # One name may stand for different results in different layers.
         where = f" in {span_text(layers[0], layers[-1])}" if names[option] > 1 else ""
-        results = ", ".join(f"{operation}#{call}" for operation, call in keeps)
+        results = ", ".join(f"{operation}#{call}" for operation, call, *_ in keeps)
         sentences.append(f"Option {option!r} keeps{where}: {results}.")
     return sentences
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
-from scheduler.pytorch.checkpointing.kind import check_plan
+from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.graph.apply import apply_layers
 from scheduler.pytorch.graph.trace import is_traced
 from scheduler.pytorch.model.wrappers import bare
@@ -32,10 +32,12 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     Parameters
     ----------
     plan
-        A plan for costs whose layers carry the blocks' module names, as `profile` gives them.
+        A plan for costs whose layers carry the blocks' module names, as `profile` gives them, and
+        `scheduler.memory.costs_from_shape` for transformers' models.
     model
         The model that was profiled, or one with the same blocks; before or after `fully_shard`,
-        also inside DistributedDataParallel. Compile its blocks before, by their forwards.
+        also inside DistributedDataParallel or PEFT's model. Compile its blocks before, by their
+        forwards.
     blocks
         What `profile` was given: "auto", where the plan must have every block of a stack, or a
         pattern or names, which must be those of the plan's blocks. A graph's plan needs none.
@@ -57,6 +59,7 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     """
     check_plan(plan, "apply(plan, model)")
     model = bare(model)
+    plan = within(plan, model)
     if plan.kind == "layer graph" or (plan.kind == "chain" and _is_of_a_trace(plan, model)):
         return apply_layers(plan, model)
     return apply_chain(plan, model, blocks)

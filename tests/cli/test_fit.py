@@ -387,7 +387,7 @@ def test_show_and_frontier_of_a_model(capsys: Capture) -> None:
     status, out, err = run(capsys, "show", "--model", "gpt2", "--batch", "2")
     assert (status, err) == (0, "")
     assert line in " ".join(out.split())
-    assert "block.0–block.11" in out
+    assert "transformer.h.0–transformer.h.11" in out
     arguments = ("frontier", "--model", "gpt2", "--batch", "2")
     status, out, err = run(capsys, *arguments, "--points", "3")
     assert status == 0
@@ -399,7 +399,7 @@ def test_a_table_of_times_has_four_digits(capsys: Capture) -> None:
     _, out, _ = run(capsys, "show", "--model", "llama-3-8b")
     costs = costs_from_shape("llama-3-8b", 1, 4096).layers
     rows = {line.split()[0]: line.split()[1:3] for line in out.splitlines()[4:]}
-    for name, layer in (("embedding", costs[0]), ("block.0–block.31", costs[1])):
+    for name, layer in (("embedding", costs[0]), ("model.layers.0–model.layers.31", costs[1])):
         times = (layer.forward_time, layer.backward_time)
         assert rows[name] == [f"{time:.4g}" for time in times]
     assert max(len(word) for row in rows.values() for word in row) <= 7

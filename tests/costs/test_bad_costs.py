@@ -166,6 +166,9 @@ def test_options() -> None:
         ([["aten.mm.default", -1]], "keeps[0] must be a pair, got ['aten.mm.default', -1]"),
         ([["aten.mm.default", True]], "keeps[0] must be a pair, got ['aten.mm.default', True]"),
         ([["aten.mm.default", 1.0]], "keeps[0] must be a pair"),
+        ([["aten.mm.default", 3, 3]], "keeps[0] must be a pair, got ['aten.mm.default', 3, 3]"),
+        ([["aten.mm.default", 3, True]], "keeps[0] must be a pair"),
+        ([["a", 1, 2], ["a", 1]], "keeps[1] is ['a', 1] once more; leave it out"),
         ([["a", 1], ["b", 1], ["a", 1]], "keeps[2] is ['a', 1] once more; leave it out"),
     ],
 )

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from scheduler.common.errors import InvalidCosts, SchedulerError
 from scheduler.common.files import write_atomically
 from scheduler.costs import CostGraph, LayerCost, OptionCost
+from scheduler.costs.layer import as_layers
 from scheduler.costs.readers import as_costs
 
 CHAINS = sorted((Path(__file__).parents[1] / "data" / "chains").glob("*.json"))
@@ -414,6 +415,28 @@ def test_a_graph_passes_through_and_keywords_take_precedence() -> None:
     changed = as_costs(GRAPH, input_bytes=0, time_unit="s")
     assert (changed.input_bytes, changed.time_unit, changed.name) == (0, "s", "pair")
     assert GRAPH.input_bytes == 7
+
+
+def test_every_form_takes_what_is_given_beside_it_before_it_is_checked(tmp_path: Path) -> None:
+    """Without the input's bytes the backward of the first layer would make less than it frees."""
+    records = [{**RECORDS[0], "backward_overlap_bytes": 5}, RECORDS[1]]
+    layers = [replace(A, backward_overlap_bytes=5), B]
+    columns = {key: [1, 2] for key in ("forward_time", "backward_time")}
+    columns |= {"output_bytes": [3, 3], "saved_bytes": [4, 4], "backward_overlap_bytes": [5, 0]}
+    graph: Any = nx.DiGraph([("a", "b")])
+    nx.set_node_attributes(graph, {each["name"]: each for each in records})
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({"schema": GRAPH.to_dict()["schema"], "layers": records}))
+    expected = CostGraph(tuple(layers), 7, time_unit="us")
+    beside: dict[str, Any] = {"input_bytes": 7, "time_unit": "us"}
+    forms: list[Any] = [layers, tuple(records), iter(layers), {"layers": records}, file, str(file)]
+    for obj in forms:
+        assert as_costs(obj, **beside) == expected
+    assert as_costs(graph, **beside).layers == expected.layers
+    assert as_costs(expected, input_bytes=8) == replace(expected, input_bytes=8)
+    whole = CostGraph(as_layers(pd.DataFrame(columns).to_dict("records")), **beside)
+    for obj in [columns, {**columns, "input_bytes": 1}, pd.DataFrame(columns)]:
+        assert as_costs(obj, **beside) == whole
 
 
 def test_a_mapping_of_columns() -> None:

@@ -345,7 +345,7 @@ def test_accumulated_gradients_are_in_every_moment(dtype: str | None, size: int)
     # summed ones are there. In the block's backward the head's have passed.
     assert [moment.set_by for moment in summed.moments[:2]] == [
         "the backward of 'head'",
-        "the backward of 'block.5'",
+        "the backward of 'model.layers.5'",
     ]
     assert loss == gradients
     assert layer == gradients - plain.costs.layers[-1].gradient_bytes
@@ -630,8 +630,10 @@ def test_the_longest_recipe_is_one_screen() -> None:
 
 def test_a_forward_may_be_the_highest_up_to_the_loss() -> None:
     found = fit("mixtral-8x7b", train="frozen", loss="chunked", search=False)
-    assert found.moments[0].set_by == "the forward of 'block.31'"
-    row = next(line for line in str(found).splitlines() if "the forward of 'block.31'" in line)
+    assert found.moments[0].set_by == "the forward of 'model.layers.31'"
+    row = next(
+        line for line in str(found).splitlines() if "the forward of 'model.layers.31'" in line
+    )
     assert row.startswith("up to loss ")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 from importlib import import_module
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -15,20 +14,18 @@ from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.memory import fit
 from scheduler.memory.costs import costs_from_shape
-from scheduler.memory.fitting.peaks import kept_bytes, smallest_peak
+from scheduler.memory.fitting.peaks import kept_bytes
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import load_shape
 from scheduler.memory.simulate.options import look_inside
 from scheduler.memory.simulate.setting import setting
-from scheduler.pytorch import verify
 from scheduler.pytorch.observe.clock import Roofline
-from scheduler.pytorch.observe.peaks import Peaks
 from tests.memory.memory_cases import keep_all_peak
 from tests.memory.test_costs import SCALAR
 from tests.memory.test_measured import adapt
-from tests.memory.test_profiled import FORWARD, SEQUENCE, built, config_of, nothing_early
+from tests.memory.test_profiled import SEQUENCE, built, config_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 transformers: Any = import_module("transformers")
@@ -60,26 +57,26 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
     config._attn_implementation = how["attention"]
     shape = load_shape(config.to_dict())
     ours = costs_from_shape(shape, 2, SEQUENCE, device="cpu", options=True, **how)
-    model = built(config, how["precision"], "full" if how["train"] == "full" else "frozen")
+    model = built(config, how["precision"], "frozen" if how["train"] == "frozen" else "full")
     if "lora" in how:
+        model.requires_grad_(False).enable_input_require_grads()
         with torch.device("meta"):
             for block in model.base_model.layers:
                 adapt(block, shape, how["lora"])
     ids = torch.zeros(2, SEQUENCE, dtype=torch.long, device="meta")
     inputs = {"input_ids": ids, "labels": ids.clone()}
-    with mock.patch.object(Peaks, "more_before", nothing_early):
-        seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
+    seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
     at = setting(shape, 2, SEQUENCE, Recipe(device="cpu", **how))
     return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.options[0].inside
 
 
-def assert_same_options(mine: OptionCost, theirs: OptionCost, local: int) -> None:
-    for field in ("name", "saved_bytes", "input_saved", "output_saved", "keeps"):
+def assert_same_options(mine: OptionCost, theirs: OptionCost) -> None:
+    for field in ("name", "saved_bytes", "input_saved", "output_saved"):
         assert getattr(mine, field) == getattr(theirs, field), field
+    assert [pair[:2] for pair in mine.keeps] == list(theirs.keeps)
     assert mine.recompute_time == pytest.approx(theirs.recompute_time, rel=1e-9)
     for field in PEAKS:
-        more = local if field in FORWARD else 0
-        assert -SCALAR <= getattr(mine, field) - getattr(theirs, field) <= SCALAR + more, field
+        assert abs(getattr(mine, field) - getattr(theirs, field)) <= SCALAR, field
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,8 +86,11 @@ def test_equal_to_a_profile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for mine, other in zip(ours.layers, theirs.layers, strict=True):
         assert len(mine.options) == len(other.options)
         for option, seen in zip(mine.options, other.options, strict=True):
-            assert_same_options(option, seen, mine.output_bytes)
+            assert_same_options(option, seen)
     assert {option.name for option in ours.layers[1].options} >= BY_HAND
+    calls = Counter(operation.name for operation in real.forward)
+    kept = [each for option in ours.layers[1].options for each in option.keeps]
+    assert [each[2:] for each in kept] == [(calls[name],) for name, *_ in kept]
     # Beside what options keep: every operation that is no view, its number, time and stop.
     runs = [(o.name, o.call) for o in real.forward if o.makes or o.changes]
     assert [(o.name, o.call) for o in paper.forward] == runs
@@ -142,35 +142,13 @@ def test_every_option_is_worth_having() -> None:
         assert times == sorted(times, reverse=True)
         assert max(sizes) <= block.saved_bytes
         assert max(times) < block.recompute_time
-        assert not any(option.keeps for option in block.options)  # CUDA's names are not known
+        assert all(option.keeps for option in block.options)
 
 
 def test_the_same_twice() -> None:
     first, second = (costs_from_shape("qwen2.5-72b", 1, 512, options=True) for _ in range(2))
     assert first == second
     assert first.layers[1].options
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_plan_runs_in_transformers(family: str) -> None:
-    """A plan from a shape is applied as it is, once layers have the names of modules."""
-    sizes = GPT2_DROPOUT if family == "gpt2" else {}
-    config = config_of(family, sizes | {LAYERS[family]: 3})
-    config._attn_implementation = "sdpa"
-    costs = costs_from_shape(
-        config.to_dict(), 2, SEQUENCE, precision="fp32", device="cpu", options=True
-    )
-    stack = {"gpt2": "transformer.h", "llama": "model.layers"}[family]
-    layers = (replace(la, name=la.name.replace("block", stack)) for la in costs.layers)
-    costs = replace(costs, layers=tuple(layers))
-    plan = solve(costs, budget=(2 * keep_all_peak(costs) + smallest_peak(costs)[0]) // 3)
-    assert plan.policies
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config).train()
-    ids = torch.randint(0, 300, (2, SEQUENCE))
-    found = verify(plan, model, {"input_ids": ids, "labels": ids})
-    assert found.ok, str(found)
-    assert found.peak_bytes == pytest.approx(plan.peak_bytes, rel=2e-3)
 
 
 def test_autocast_whose_casts_are_not_all_followed() -> None:

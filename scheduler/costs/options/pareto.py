@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from scheduler.costs.keeps import Keeps
 from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.policies import POLICIES
+from scheduler.costs.peaks import Peaks
 from solvers.problem import InvalidProblem
 from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
 from solvers.selection.problem import Block
@@ -50,44 +50,36 @@ class Wanted:
     recompute_time: float
 
 
-class Sizes(Protocol):
-    """Bytes of a block that was run by itself, whole or under an option.
+@dataclass(frozen=True, slots=True)
+class SeenOption:
+    """One way to keep a block, and its bytes while it runs that way; those times are not used."""
 
-    The peaks are of what the block makes: its forward's holds what stays and the output, its
-    backward's the gradient of the output too.
-    """
+    want: Wanted
+    peaks: Peaks
 
-    @property
-    def input_bytes(self) -> int:
-        """Of the activation that it reads."""
+    def cost(self, whole: Peaks, more: int) -> OptionCost:
+        """What it costs, for the block kept whole as `whole`, with `more` bytes in every forward.
 
-    @property
-    def output_bytes(self) -> int:
-        """Of the activation that it hands on."""
-
-    @property
-    def saved_bytes(self) -> int:
-        """What stays for its backward, without its input and output."""
-
-    @property
-    def input_saved(self) -> bool:
-        """Whether what stays holds the input."""
-
-    @property
-    def output_saved(self) -> bool:
-        """Whether it holds the output."""
-
-    @property
-    def forward_peak(self) -> int:
-        """Most that was live in the forward."""
-
-    @property
-    def backward_peak(self) -> int:
-        """Most that was live in the backward, the recomputation that begins it included."""
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Gradients that stay when it is over."""
+        Its peaks are as the cost model has them, above what the replay counts.
+        """
+        x, w = whole.output_bytes, self.peaks.saved_bytes
+        more += max(whole.again_peak - whole.forward_peak, 0)
+        # What the replay counts during the backward, the whole saved set being live again.
+        outputs = 2 if whole.output_saved or self.peaks.output_saved else 1
+        held = whole.saved_bytes + outputs * x
+        made = whole.input_bytes + whole.gradient_bytes
+        above = self.peaks.backward_peak - held - made
+        return OptionCost(
+            self.want.name,
+            w,
+            self.want.recompute_time,
+            forward_transient_bytes=max(self.peaks.forward_peak + more - x - w, 0),
+            backward_transient_bytes=max(above, 0),
+            backward_overlap_bytes=min(max(-above, 0), held, made),
+            input_saved=self.peaks.input_saved,
+            output_saved=self.peaks.output_saved,
+            keeps=self.want.keeps,
+        )
 
 
 def wanted(
@@ -153,31 +145,6 @@ def problem(inside: Inside, recompute_time: float) -> Block:
         inside.storage_bytes,
         inside.given,
         inside.stop,
-    )
-
-
-def option_cost(want: Wanted, way: Sizes, whole: Sizes, more: int = 0) -> OptionCost:
-    """What an option costs: its peaks as the cost model has them, above what the replay counts.
-
-    `way` and `whole` are the block as it runs under it and as it is kept whole; `more` are bytes
-    live beside every forward.
-    """
-    x, w = whole.output_bytes, way.saved_bytes
-    # What the replay counts during the backward, the whole saved set being live again.
-    outputs = 2 if whole.output_saved or way.output_saved else 1
-    held = whole.saved_bytes + outputs * x
-    made = whole.input_bytes + whole.gradient_bytes
-    above = way.backward_peak - held - made
-    return OptionCost(
-        want.name,
-        w,
-        want.recompute_time,
-        forward_transient_bytes=max(way.forward_peak + more - x - w, 0),
-        backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), held, made),
-        input_saved=way.input_saved,
-        output_saved=way.output_saved,
-        keeps=want.keeps,
     )
 
 

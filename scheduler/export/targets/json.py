@@ -24,11 +24,15 @@ def to_json_schema(source: Source) -> Exported:
     """
     call = {
         "description": "The result of an operation, and which call of it in the layer's forward, "
-        "counted from 0.",
+        "counted from 0; then, where it is known, how many calls of it there must be.",
         "type": "array",
-        "prefixItems": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}],
+        "prefixItems": [
+            {"type": "string", "minLength": 1},
+            {"type": "integer", "minimum": 0},
+            {"type": "integer", "minimum": 1},
+        ],
         "minItems": 2,
-        "maxItems": 2,
+        "maxItems": 3,
     }
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -26,7 +26,7 @@ class Moment:
     bytes
         Activations, gradients and working memory at its worst; nothing that is always there.
     set_by
-        What needs them: ``the backward of 'block.0'``.
+        What needs them: ``the backward of 'model.layers.0'``.
     """
 
     name: str

@@ -22,6 +22,7 @@ from scheduler.memory.shape.families import shape_fields
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
 
+_STACKS = {"gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers"}
 _MOST_LAYERS = 2_000
 """Far beyond any model; the solver of chains has room for so many blocks."""
 
@@ -164,6 +165,11 @@ class Shape:
                 f"{self._what('experts_per_token')} must be from 1 to its {self.experts} experts, "
                 f"got {self.experts_per_token}"
             )
+
+    @property
+    def stack(self) -> str:
+        """Where transformers' model of this family has its blocks: ``model.layers``."""
+        return _STACKS.get(self.family, "model.layers")
 
     @property
     def query_width(self) -> int:

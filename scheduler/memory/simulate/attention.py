@@ -22,6 +22,8 @@ _WIDEST_FUSED_HEAD = 256
 _JOINED_BY_ROTARY = ("gpt_neox", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
+_FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
+"""What CUDA runs where there is a mask, a head is too wide or numbers have four bytes."""
 
 
 def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
@@ -104,9 +106,11 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
+    flash = not masks and at.compute == 2 and shape.head_width <= _WIDEST_FUSED_HEAD
+    kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
     made, sums = paper.run(
-        f"{_FUSED}.default" if at.cuda else f"{_FUSED}_for_cpu.default",
+        f"{kernel}.default",
         (q, k, v, *masks),
         [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
         flops,

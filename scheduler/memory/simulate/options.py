@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.costs.options.pareto import option_cost, wanted
+from scheduler.costs.options.pareto import SeenOption, wanted
 from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.selective import Selective
@@ -104,13 +103,10 @@ class Recorder(Paper):
         return tuple(dict.fromkeys(found))
 
 
-def block_options(
-    at: Setting, gpu: Gpu, kept: Activations, seen: Seen, more: int
-) -> tuple[OptionCost, ...]:
+def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[SeenOption]:
     """The options of the shape's block; a result's call is one of transformers' code.
 
-    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper; `more` bytes
-    are live beside every forward.
+    `kept` and `seen` are of the whole block: what it keeps, and how it ran on paper.
     """
     if at.shape.experts and at.experts != "grouped":
         raise NoFormula(
@@ -120,15 +116,17 @@ def block_options(
         )
     inside = look_inside(at, gpu)
     found, _gap = wanted(inside, seen.recompute_time * 1e3, kept.saved_bytes)
-    named = _are_names_certain(at)
+    # Under autocast activation functions and biases are cast too, which is not all followed.
+    named = not at.autocast
+    runs = Counter(operation.name for operation in inside.forward)
     options = []
     for want in found:
         way = run_again(Selective(gpu, want.kept, flops_share=flops_share(at)), block, at)
         if way.saved_bytes <= kept.saved_bytes:
-            want = want if named else replace(want, keeps=())
-            again = max(seen.again_peak - seen.forward_peak, 0)
-            options.append(option_cost(want, way, seen, more + again))
-    return tuple(options)
+            keeps = ((name, call, runs[name]) for name, call, *_ in want.keeps)
+            want = replace(want, keeps=tuple(keeps) if named else ())
+            options.append(SeenOption(want, way.peaks))
+    return options
 
 
 def look_inside(at: Setting, gpu: Gpu) -> Inside:
@@ -136,12 +134,3 @@ def look_inside(at: Setting, gpu: Gpu) -> Inside:
     paper = Recorder(gpu, flops_share=flops_share(at))
     made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
     return paper.inside(made)
-
-
-def _are_names_certain(at: Setting) -> bool:
-    """Whether operations have the names and numbers that transformers' code gives them.
-
-    On CUDA they do not: which kernel runs a fused attention depends on GPU and libraries, and half
-    precision has kernels of its own. Nor under autocast, where biases are cast too.
-    """
-    return not (at.cuda or at.autocast)

@@ -44,7 +44,8 @@ class Selective(Paper):
     """Runs one forward, and its backward, as a checkpoint that keeps some of its results.
 
     `kept` are the operations whose results are kept, as positions in the forward from 0;
-    `again_peak` is the most bytes that were live while the forward ran again.
+    `again_peak` is the most bytes that were live while the forward ran again, `early_bytes` those
+    that were when it began.
     """
 
     def __init__(self, gpu: Gpu, kept: Collection[int], *, flops_share: float = 1.0) -> None:
@@ -52,7 +53,7 @@ class Selective(Paper):
         self._kept = frozenset(kept)
         self._stage = _Stage.BACKWARD
         self._rerun: Callable[[], object] = lambda: None
-        self._position = self._saves = self.again_peak = 0
+        self._position = self._saves = self.again_peak = self.early_bytes = 0
         self._results: dict[int, list[Value]] = {}
         # Weakly, as torch does: what a node saved that is gone is not made again for it.
         self._places: list[weakref.ref[_Later]] = []
@@ -71,6 +72,7 @@ class Selective(Paper):
         if place not in self._found:
             self._position, self._stage = 0, _Stage.AGAIN
             before = self.ledger.peak
+            self.early_bytes = self.ledger.live
             self.ledger.reset_peak()
             try:
                 self._rerun()

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend
 from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
 from scheduler.memory.simulate.modules import mixture, mlp, norm
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
-from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
 Forward = Callable[[Paper, Setting, Value], Value]
+
+ROOT_BYTES = 4
+"""What a step's backward starts from, the gradient of the loss: there until it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,10 @@ class Activations:
 class Seen(Activations):
     """What a layer kept that ran on paper, and took meanwhile, input and parameters not counted.
 
-    The backward's peak holds the saved set, the output's gradient, and what it makes. That of a
-    forward that keeps nothing is `drop_peak`. That of a recomputation, up to the last saved tensor,
-    holds what the backward has made before it, beyond the output's gradient; 0 for the loss.
-    Bytes; times in seconds.
+    The backward's peak holds the saved set, the gradients of the output and of the loss, and what
+    it makes. That of a forward that keeps nothing is `drop_peak`. That of a recomputation, up to
+    the last saved tensor, holds what the backward has made before it, beyond the output's gradient:
+    `early_bytes`; both 0 for the loss. Bytes; times in seconds.
     """
 
     gradient_bytes: int
@@ -72,6 +76,27 @@ class Seen(Activations):
     backward_time: float
     drop_peak: int = 0
     again_peak: int = 0
+    early_bytes: int = 0
+
+    @property
+    def peaks(self) -> Peaks:
+        """The same as a profile says it."""
+        return Peaks(
+            input_bytes=self.input_bytes,
+            output_bytes=self.output_bytes,
+            saved_bytes=self.saved_bytes,
+            input_saved=self.input_saved,
+            output_saved=self.output_saved,
+            forward_peak=self.forward_peak,
+            drop_peak=self.drop_peak,
+            backward_peak=self.backward_peak,
+            gradient_bytes=self.gradient_bytes,
+            forward_time=self.forward_time * 1e3,
+            recompute_time=self.recompute_time * 1e3,
+            backward_time=self.backward_time * 1e3,
+            again_peak=self.again_peak,
+            early_bytes=self.early_bytes,
+        )
 
 
 def flops_share(at: Setting) -> float:
@@ -95,8 +120,12 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     del made
     tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
     output_saved = not scalar and ledger.live == with_output
+    given_back = [paper.compute((), elements, size)]
+    start = given_back[0] if scalar else Storage(ledger, ROOT_BYTES, "root")
     ledger.reset_peak()
-    paper.backward(root, paper.compute((), elements, size))
+    paper.backward(root, given_back.pop())
+    backward_peak = ledger.peak
+    del start
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
         tensors=tensors,
@@ -106,7 +135,7 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
         output_saved=output_saved,
         gradient_bytes=ledger.live - inputs - beside,
         forward_peak=forward_peak,
-        backward_peak=ledger.peak,
+        backward_peak=backward_peak,
         forward_time=forward_time,
         recompute_time=paper.saved_at,
         backward_time=paper.seconds - forward_time,
@@ -138,7 +167,12 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
         return seen
     again = Selective(gpu, (), flops_share=share)
     run_again(again, forward, at)
-    return replace(seen, again_peak=again.again_peak - seen.output_bytes)
+    given = seen.output_bytes
+    return replace(
+        seen,
+        again_peak=again.again_peak - given,
+        early_bytes=max(again.early_bytes - given - ROOT_BYTES, 0),
+    )
 
 
 def block(paper: Paper, at: Setting, x: Value) -> Value:

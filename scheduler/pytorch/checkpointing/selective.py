@@ -22,7 +22,8 @@ from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
 
 _PROFILE = (
-    "the plan's costs are of another model, mode or device, or of fake tensors that run otherwise: "
+    "the plan's costs are of another model, mode or device, or of a shape or of fake tensors that "
+    "run otherwise: "
     "profile this one as it trains, on real tensors, with options=True (and evaluate under "
     "torch.no_grad())"
 )
@@ -111,7 +112,8 @@ class KeepPolicy:
     def __init__(self, block: str, keeps: Keeps) -> None:
         self.block = block
         self.ran: list[Any] = []
-        self._wanted = frozenset(keeps)
+        self._wanted = frozenset((name, call) for name, call, *_ in keeps)
+        self._expected = {name: of for name, _, *rest in keeps for of in rest}
         self._names = {name for name, _ in self._wanted}
         operations = [_operation(name) for name in self._names]
         self.keeps_random = any(o is None or is_random(o) for o in operations)
@@ -169,6 +171,13 @@ class KeepPolicy:
                 raise UnsupportedModel(
                     f"block {self.block!r} runs {name} {self._calls[name]} times, and the plan "
                     f"keeps the result of number {call + 1}; {_PROFILE}"
+                )
+        for name, expected in sorted(self._expected.items()):
+            if self._calls[name] != expected:
+                raise UnsupportedModel(
+                    f"block {self.block!r} runs {name} {self._calls[name]} times, and in the "
+                    f"plan's costs it runs {expected} times, so that what the plan keeps is not "
+                    f"known here; {_PROFILE}"
                 )
         self._versions = [tensor._version for tensor in self._kept]
 

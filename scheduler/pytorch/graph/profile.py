@@ -12,6 +12,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.graph.layer import Task, back, drop, is_layer, keep
 from scheduler.pytorch.graph.tensors import Gradients, Key, Table
@@ -24,7 +25,6 @@ from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.layer import Writes
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 

@@ -16,11 +16,11 @@ import torch
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import statistics_written, tensors_of, written
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
 Layout = tuple[int, ...]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scheduler.costs.peaks import Peaks
 from scheduler.pytorch.observe.autograd import Sink
 from scheduler.pytorch.observe.layer import Layout, layout_of
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
 
 

@@ -20,32 +20,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
-from scheduler.costs.layer import OptionCost
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.costs.options.pareto import Wanted, option_cost, wanted
+from scheduler.costs.options.pareto import SeenOption, wanted
+from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together, check_torch
 from scheduler.pytorch.observe.autograd import Sink, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
 from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 _LIFT = torch.ops.aten.lift_fresh.default
-
-
-@dataclass(frozen=True)
-class SeenOption:
-    """One way to keep a block, and its bytes while it runs that way; those times are not used."""
-
-    want: Wanted
-    peaks: Peaks
-
-    def cost(self, layer: Peaks, more: int) -> OptionCost:
-        """What it costs, for the block as `layer`, with `more` bytes live in every forward."""
-        more += max(layer.again_peak - layer.forward_peak, 0)
-        return option_cost(self.want, self.peaks, layer, more)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.peaks import Peaks
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
@@ -31,7 +32,6 @@ from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves_above
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 from scheduler.pytorch.profiling.marks import Local, Part, Parts, Run, Side, Start, Turn
 
@@ -412,7 +412,8 @@ class _Step:
         ]
         sides = [(side.part, side.size) for side in self._sides()]
         runs, local = list(self._runs()), list(self._local())
-        inputs = [self._sizes(part.inputs) for part in self.all]
+        # The own peak of the first part has its output.
+        inputs = [[], *(self._sizes(part.inputs - self._kept_inputs()) for part in self.all[1:])]
         return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
 
     def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
@@ -444,7 +445,7 @@ class _Step:
 
     def _local(self) -> Iterable[Local]:
         kept, run = 0, -1
-        kept_inputs = {part.number for part in self.all if part.output_kept}
+        kept_inputs = self._kept_inputs()
         for block, live, there in zip(self.blocks, self._reached, self._inputs, strict=True):
             others = there - kept_inputs
             live -= self._input_bytes(others)
@@ -453,6 +454,10 @@ class _Step:
                 kept += self.all[run].kept + self.all[run].link_kept
                 others.discard(run)
             yield Local(max(live - kept - self.extra_bytes, 0), self._sizes(others))
+
+    def _kept_inputs(self) -> set[int]:
+        """Numbers of the runs whose input the part before them holds for its backward."""
+        return {part.number for part in self.all if part.output_kept}
 
     def _sizes(self, runs: Iterable[int]) -> list[tuple[int, int]]:
         return [(run, self._input_bytes([run])) for run in sorted(runs)]

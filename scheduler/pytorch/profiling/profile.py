@@ -15,6 +15,7 @@ from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
@@ -38,7 +39,6 @@ from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
-from scheduler.pytorch.observe.peaks import Peaks
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.parts import see_parts

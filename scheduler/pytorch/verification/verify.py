@@ -15,7 +15,7 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
 from scheduler.plans.plan import Plan
-from scheduler.pytorch.checkpointing.kind import check_plan
+from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
@@ -73,7 +73,8 @@ def verify(
     model = bare(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
-    names = [name for name in plan.layers if chain and name and name in modules]
+    named = within(plan, model)
+    names = [name for name in named.layers if chain and name and name in modules]
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
     with ExitStack() as stack:
@@ -89,7 +90,7 @@ def verify(
         without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = seen(), computed()
-    planned = {name: plan.forwards[name] for name in found.forwards}
+    planned = {name: named.forwards[name] for name in found.forwards}
     verification = Verification(
         plan,
         device,
