@@ -50,6 +50,13 @@ class AutoHandle:
     _handle: Handle = field(repr=False)
     _switched_off: list[tuple[nn.Module, str]] = field(repr=False)
 
+    @classmethod
+    def of(cls, choice: Choice, model: nn.Module, blocks: str | Iterable[str]) -> AutoHandle:
+        """Apply what was chosen before."""
+        model = bare(model)
+        switched_off = switch_off_checkpointing(model)
+        return cls(choice, apply(choice.plan, model, blocks), switched_off)
+
     @property
     def plan(self) -> Plan:
         """What is applied."""
@@ -336,8 +343,11 @@ def _smaller_moments(model: nn.Module, moments: int) -> int | None:
 
 
 def _has_buckets(model: nn.Module) -> bool:
-    """Whether gradients are copied to buckets: also as views of these they are counted beside."""
-    return isinstance(model, nn.parallel.DistributedDataParallel)
+    """Whether gradients are copied to buckets: where it is not known, it is assumed."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    return isinstance(model, nn.parallel.DistributedDataParallel) or dist.get_world_size() > 1
 
 
 def _is_another_rank() -> bool:

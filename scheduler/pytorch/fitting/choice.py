@@ -155,12 +155,11 @@ class Choice:
     def line(self) -> str:
         """The choice in one line."""
         plan, asked = self.plan, self.request
-        again = sum(plan.forwards.values()) - len(plan.layers)
+        again = sum(count > 1 for count in plan.forwards.values())
         least = "loses" if plan.status == "optimal" else "(not proven to be the least) loses"
         return (
-            f"checkpointing of {asked.costs.name}: {counted(again, 'recomputation')} in "
-            f"{counted(len(plan.layers), 'layer')}, {least} {format_percent(plan.overhead)} of a "
-            f"step's time; peak {format_bytes(self.peak_bytes)} within "
+            f"checkpointing of {asked.costs.name}: {again} of {counted(len(plan.layers), 'layer')} "
+            f"run again, {least} {format_percent(plan.overhead)} of a step's time; peak {format_bytes(self.peak_bytes)} within "
             f"{format_both(asked.budget_bytes)}"
         )
 
