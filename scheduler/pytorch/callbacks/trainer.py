@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from scheduler.pytorch.callbacks.follow import FollowedModel
 
 
-class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
+class CheckpointCallback(TrainerCallback):
     """Train within a memory budget: ``Trainer(..., callbacks=[CheckpointCallback(budget_gb=80)])``.
 
     The plan is made in the first training step, from the batch that the model is called with, and

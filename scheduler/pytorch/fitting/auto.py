@@ -25,13 +25,14 @@ from scheduler.pytorch.fitting.held import held_state, named_moments, trained_by
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.settings import switch_off_checkpointing
-from scheduler.pytorch.model.step import arguments_of, device_of
+from scheduler.pytorch.model.step import arguments_of, device_of, loss_of
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.tracker import unique_bytes
 from scheduler.pytorch.profiling.profile import profile
 from scheduler.pytorch.verification.measure import measure
 from scheduler.pytorch.verification.verify import verify as compare_steps
 from scheduler.report.tables import wrapped
+from solvers.problem import Problem
 
 Loss = Callable[[Any], Any]
 
@@ -175,7 +176,7 @@ def auto_checkpoint(
             notes.append("the model's own gradient checkpointing was switched off")
 
         def everything() -> int:
-            problem = costs.to_problem()
+            problem: Problem[Any] = costs.to_problem()
             return state.total_bytes + problem.replay(problem.keep_all()).peak_bytes
 
         check_unit("budget", budget_gb, budget, asked, everything)
@@ -224,36 +225,42 @@ class _Step:
         choice = Choice(request, request.best(), estimated, notes=notes)
         if self.verify == "values":
             choice = self._compared(choice)
-        handle = apply(choice.plan, self.model, self.blocks)
         if self.verify is not True:
-            return choice, handle
-        try:
-            found = measure(self.model, self.inputs, self.loss_fn, self.blocks)
-            _check_forwards(choice.plan, found.forwards)
-        except BaseException:
-            handle.remove()
-            raise
-        above = found.peak_bytes - (request.budget_bytes - request.reserved_bytes)
+            return choice, apply(choice.plan, self.model, self.blocks)
+        with apply(choice.plan, self.model, self.blocks):
+            found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        _check_forwards(choice.plan, found.forwards)
+        above = found.peak_bytes - request.budget_bytes + request.reserved_bytes
+        above -= request.state.gradients_bytes  # set aside, and made by a step from empty gradients
         if above <= 0:
+            # Anew: its calls are those in training.
+            handle = apply(choice.plan, self.model, self.blocks)
             return replace(choice, found=found), handle
-        handle.remove()
         note = f"a first plan was measured {format_bytes(above)} above the budget"
-        if note[:12] in "".join(notes):
+        if any(each.startswith(note[:12]) for each in notes):
             raise UnsupportedModel(
                 f"the step was measured {format_bytes(above)} above what is left for it, with a "
                 "second plan too; give a larger margin="
             )
-        margin = request.margin_bytes + max(found.peak_bytes - choice.plan.peak_bytes, above)
-        again = replace(request, margin_bytes=margin)
+        off = found.peak_bytes - choice.plan.peak_bytes - request.state.gradients_bytes
+        again = replace(request, margin_bytes=request.margin_bytes + max(off, above))
         return self.chosen(again, estimated, (*notes, f"{note}, which is in the margin now"))
+
+    def _loss_of(self, plan: Plan) -> Loss | None:
+        """What makes a scalar of the output, which may be one where the model is no chain."""
+        return self.loss_fn if plan.kind == "chain" else self.loss_fn or _own_loss
 
     def _compared(self, choice: Choice) -> Choice:
         found = compare_steps(
-            choice.plan, self.model, self.inputs, self.loss_fn, blocks=self.blocks
+            choice.plan, self.model, self.inputs, self._loss_of(choice.plan), blocks=self.blocks
         )
         if not found.ok:
             raise UnsupportedModel(f"the step is not as planned, so no plan is applied: {found}")
         return replace(choice, found=found)
+
+
+def _own_loss(output: Any) -> Any:
+    return output if isinstance(output, torch.Tensor) else loss_of(output, None)
 
 
 def _check_forwards(plan: Plan, forwards: dict[str, int]) -> None:
@@ -294,14 +301,14 @@ def _profiled(
                 continue
             left_out = options and not with_options
             return costs, faking, ["options were left out"] if left_out else []
-    error = refusals[-1]
-    if isinstance(error, SchedulerError):
-        raise error
+    refusal = refusals[-1]
+    if isinstance(refusal, SchedulerError):
+        raise refusal
     raise UnsupportedModel(
         f"{type(model).__name__} does not run a step on this batch "
-        f"({type(error).__name__}: {error}); give what the model is called with in training, as a "
-        "tensor, a tuple of arguments or a dict of keyword arguments, and loss_fn"
-    ) from error
+        f"({type(refusal).__name__}: {refusal}); give what the model is called with in training, "
+        "as a tensor, a tuple of arguments or a dict of keyword arguments, and loss_fn"
+    ) from refusal
 
 
 def _check_taken(model: nn.Module, inputs: Any) -> None:

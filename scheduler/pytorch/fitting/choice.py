@@ -11,9 +11,9 @@ from scheduler.common.text import counted, format_both, format_bytes, more_than_
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
-from scheduler.report.tables import format_percent
 from scheduler.pytorch.verification.measure import Measurement
 from scheduler.pytorch.verification.verdict import Verification
+from scheduler.report.tables import format_percent
 
 UPDATE = "the optimizer's step"
 
@@ -74,9 +74,7 @@ class Request:
         asked = max(self.budget_bytes, reserved + 1)
         limit = None if self.costs.edges is None else self.time_limit
         try:
-            plan = solve(
-                self.costs, budget=f"{asked}B", reserved=f"{reserved}B", time_limit=limit
-            )
+            plan = solve(self.costs, budget=f"{asked}B", reserved=f"{reserved}B", time_limit=limit)
         except InfeasibleBudget as error:
             needs, set_by = self.update_bytes + reserved, UPDATE
             if needs < error.smallest_budget_bytes:
@@ -159,8 +157,8 @@ class Choice:
         least = "loses" if plan.status == "optimal" else "(not proven to be the least) loses"
         return (
             f"checkpointing of {asked.costs.name}: {again} of {counted(len(plan.layers), 'layer')} "
-            f"run again, {least} {format_percent(plan.overhead)} of a step's time; peak {format_bytes(self.peak_bytes)} within "
-            f"{format_both(asked.budget_bytes)}"
+            f"run again, {least} {format_percent(plan.overhead)} of a step's time; peak "
+            f"{format_bytes(self.peak_bytes)} within {format_both(asked.budget_bytes)}"
         )
 
     def paragraph(self) -> str:
@@ -176,14 +174,9 @@ class Choice:
             f"({asked.reserved_for}; {asked.state.recipe}); the peak is set by {self.set_by}.",
         ]
         if self.found is not None:
-            what = "the step was measured at" if isinstance(self.found, Measurement) else (
-                "the step was compared with one without the plan, and measured at"
-            )
-            share = self.found.peak_bytes / plan.peak_bytes - 1 if plan.peak_bytes else 0.0
-            sentences.append(
-                f"{what[0].upper()}{what[1:]} {format_bytes(self.found.peak_bytes)} beside what is "
-                f"set aside ({100 * share:+.2f}% of the plan's)."
-            )
+            compared = "" if isinstance(self.found, Measurement) else "compared with one without, "
+            what = f"The step was {compared}measured at {format_bytes(self.found.peak_bytes)}"
+            sentences.append(f"{what}, where the plan has {format_bytes(plan.peak_bytes)}.")
         sentences.append(f"{self._help()}.")
         sentences += [f"{note[0].upper()}{note[1:]}." for note in self.notes]
         return " ".join(sentences)

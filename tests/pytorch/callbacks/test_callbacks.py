@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ import lightning
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from scheduler import UnsupportedModel
@@ -24,28 +25,24 @@ CONFIG = GPT2Config(
     n_layer=4, n_embd=32, n_head=2, vocab_size=64, bos_token_id=0, eos_token_id=0, n_positions=64
 )
 TOKENS = torch.randint(0, 64, (8, 64), generator=torch.Generator().manual_seed(0))
+ROOT = Path(__file__).parents[3]
+BUDGET = "1900KB"
 SETTINGS: dict[str, Any] = {"margin": 0, "options": False, "fake": False}
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> Any:
     torch.manual_seed(0)
     return GPT2LMHeadModel(CONFIG).train()
 
 
-class Seen:
-    """How often each block's forward runs in a step, and the losses."""
+class Subclass(Trainer):
+    """As TRL's SFTTrainer is one: it looks at the outputs beside the loss."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.calls = 0
-        for block in model.transformer.h:  # type: ignore[union-attr]
-            block.mlp.register_forward_pre_hook(self._call)
-
-    def _call(self, *_: Any) -> None:
-        self.calls += 1
-
-
-class Losses(CheckpointCallback):
-    """What the Trainer logs, and what the plan was at the end of each step."""
+    def compute_loss(self, model: Any, inputs: Any, *rest: Any, **others: Any) -> Any:
+        others["return_outputs"] = True
+        loss, outputs = super().compute_loss(model, inputs, *rest, **others)
+        self.accuracy = float((outputs.logits.argmax(-1) == inputs["labels"]).float().mean())
+        return loss
 
 
 def train(tmp_path: Path, callback: CheckpointCallback | None, **settings: Any) -> Any:
@@ -55,7 +52,7 @@ def train(tmp_path: Path, callback: CheckpointCallback | None, **settings: Any) 
     quiet |= {"logging_steps": 1, "max_steps": 2, "per_device_train_batch_size": 2, "seed": 0}
     args = TrainingArguments(str(tmp_path), **{**quiet, **settings})
     callbacks: Any = [callback] if callback else []
-    trainer = Trainer(model, args, train_dataset=rows, callbacks=callbacks)  # type: ignore[arg-type]
+    trainer = Subclass(model, args, train_dataset=rows, callbacks=callbacks)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return losses, model.state_dict(), model
@@ -64,14 +61,14 @@ def train(tmp_path: Path, callback: CheckpointCallback | None, **settings: Any) 
 class Watched(CheckpointCallback):
     """A callback that keeps its report before the plan is removed."""
 
-    text, forwards = "", 0
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert self.followed is not None
         assert self.followed.handle is not None
         report = self.followed.report()
         assert report.ok
-        self.text, self.plan = str(report), self.followed.handle.plan
+        assert "checkpointing of GPT2LMHeadModel" in str(report)
+        self.plan = self.followed.handle.plan
+        assert set(report.calls.values()) == {state.global_step * args.gradient_accumulation_steps}
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -82,14 +79,14 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"gradient_accumulation_steps": 2, "gradient_checkpointing": True}, {"bf16": True}],
+    [{}, {"gradient_accumulation_steps": 2, "activation_checkpointing": True}, {"bf16": True}],
     ids=["plain", "accumulated", "bf16"],
 )
 def test_trainer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:
-    expected = train(tmp_path, None, **{**settings, "gradient_checkpointing": False})
-    callback = Watched(budget="1500KB", **SETTINGS)
+    expected = train(tmp_path, None, **{**settings, "activation_checkpointing": False})
+    callback = Watched(budget=BUDGET, **SETTINGS)
     with caplog.at_level(logging.INFO, "scheduler.pytorch"):
         found = train(tmp_path, callback, **settings)
     assert_same(found, expected)
@@ -99,5 +96,102 @@ def test_trainer(
     lines = [record.getMessage() for record in caplog.records]
     assert sum("checkpointing of GPT2LMHeadModel" in line for line in lines) == 1
     off = "the model's own gradient checkpointing was switched off"
-    assert (off in lines) == ("gradient_checkpointing" in settings)
-    assert found[2].is_gradient_checkpointing == ("gradient_checkpointing" in settings)
+    assert (off in lines) == ("activation_checkpointing" in settings)
+    assert found[2].is_activation_checkpointing == ("activation_checkpointing" in settings)
+
+
+class Module(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = gpt2()
+        self.losses: list[float] = []
+
+    def training_step(self, tokens: torch.Tensor, _: int) -> torch.Tensor:
+        loss: Any = self.model(input_ids=tokens, labels=tokens).loss
+        self.log("loss", loss)
+        self.losses.append(float(loss.detach()))
+        return loss  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters())
+
+
+def fit(module: Module, *callbacks: Any, precision: str = "32-true") -> Any:
+    quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "max_epochs": 1}
+    quiet |= {"enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "precision": precision}
+    loader: Any = torch.utils.data.DataLoader(TOKENS[:4], batch_size=2)  # type: ignore[arg-type]
+    lightning.Trainer(callbacks=list(callbacks), **quiet).fit(module, loader)
+    return module.losses, module.state_dict()
+
+
+class WatchedLightning(LightningCheckpointCallback):
+    def on_train_batch_end(self, *_: Any) -> None:
+        assert self.handle is not None
+        report = self.report()
+        assert report.ok
+        self.plan, self.calls = self.handle.plan, report.calls
+
+
+@pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*log_every_n_steps.*")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_lightning(precision: str) -> None:
+    module, callback = Module(), WatchedLightning(budget=BUDGET, **SETTINGS)
+    assert_same(fit(module, callback, precision=precision), fit(Module(), precision=precision))
+    assert callback.plan.overhead > 0
+    assert set(callback.calls.values()) == {2}
+    assert callback.handle is None
+    assert not {"forward", "log", "training_step"} & set(module.__dict__)
+
+
+def loop(accelerator: Accelerator, lengths: tuple[int, ...], followed: bool) -> Any:
+    """Losses, weights, and the plan after each step."""
+    model: Any = gpt2()
+    optimizer: Any = torch.optim.SGD(model.parameters(), momentum=0.9)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    losses, handles = [], []
+    more = {**SETTINGS, "accelerator": accelerator, "budget": BUDGET}
+    watched = checkpoint_prepared(model, optimizer, **more) if followed else None
+    for length in lengths:
+        loss = model(TOKENS[:2, :length], labels=TOKENS[:2, :length]).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        handles.append(watched.handle if watched else None)
+    if watched:
+        watched.remove()
+        watched.remove()
+    return losses, model.state_dict(), handles
+
+
+def test_accelerate_follows_the_batches() -> None:
+    """A larger batch has a plan of its own; a smaller one keeps the plan."""
+    lengths = (32, 64, 48, 64)
+    found = loop(Accelerator(cpu=True), lengths, True)
+    assert_same(found, loop(Accelerator(cpu=True), lengths, False))
+    first, second, third, fourth = found[2]
+    assert second is third is fourth
+    assert first.plan.overhead == 0 < second.plan.overhead
+    # What is reserved: fp32 weights, and SGD's one momentum of their size.
+    weights = 4 * sum(p.numel() for p in gpt2().parameters())
+    assert second.choice.request.reserved_bytes == 2 * weights
+
+
+def test_accelerate_says_what_it_needs_to_know() -> None:
+    model: Any = gpt2()
+    model._original_forward = model.forward
+    with pytest.raises(UnsupportedModel, match="pass accelerator=accelerator"):
+        checkpoint_prepared(model, budget_gb=1)
+
+
+def test_libraries_are_loaded_when_they_are_asked_for() -> None:
+    code = (
+        "import sys, scheduler.pytorch, scheduler.pytorch.callbacks as callbacks\n"
+        "libraries = {'transformers', 'lightning', 'accelerate'}\n"
+        "assert not libraries & set(sys.modules)\n"
+        "callbacks.checkpoint_prepared\n"
+        "assert not libraries & set(sys.modules)\n"
+        "assert not hasattr(callbacks, 'nothing')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
