@@ -245,22 +245,19 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an allocator may take more than tensors do; where it is so again, nothing is applied."""
-    budgets: list[int] = []
-
-    def above(model: Any, *rest: Any) -> Measurement:
-        budgets.append(0)
-        return Measurement(1_300_000 if len(budgets) == 1 else 1_000_000, {}, 1.0)
-
-    monkeypatch.setattr(auto, "measure", above)
     model = gpt2()
-    with auto_checkpoint(model, BATCH, budget="1900KB", **FAST) as handle:
-        more = handle.choice.request.margin_bytes
-        assert 1_300_000 - (1_900_000 - handle.plan.reserved_bytes + more) <= more
-        assert "a first plan was measured" in handle.choice.notes[0]
-    monkeypatch.setattr(auto, "measure", lambda *_: Measurement(1_300_000, {}, 1.0))
+    with auto_checkpoint(model, BATCH, budget_gb=1, **FAST) as handle:
+        needs, peak = handle.choice.peak_bytes, handle.plan.peak_bytes
+    peaks = [peak + 50_000, 1_000_000]
+    monkeypatch.setattr(auto, "measure", lambda *_: Measurement(peaks.pop(0), {}, 1.0))
+    with auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST) as handle:
+        assert handle.choice.request.margin_bytes == 50_000
+        assert handle.plan.peak_bytes <= peak - 50_000
+        assert "a first plan was measured 48.83 KiB above" in handle.choice.notes[0]
+    monkeypatch.setattr(auto, "measure", lambda *_: Measurement(peak + 50_000, {}, 1.0))
     with pytest.raises(UnsupportedModel, match=r"with a second plan too; give a larger margin="):
-        auto_checkpoint(model, BATCH, budget="1900KB", **FAST)
+        auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST)
     monkeypatch.setattr(auto, "measure", lambda *_: Measurement(1, {"transformer.h.0": 7}, 1.0))
     with pytest.raises(UnsupportedModel, match=r"'transformer.h.0' runs 7 times in a step, where"):
-        auto_checkpoint(model, BATCH, budget="1900KB", **FAST)
+        auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST)
     assert all("forward" not in module.__dict__ for module in model.modules())
