@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scheduler.common.text import format_both, format_bytes, format_exact, more_than_budget
 
 __all__ = [
@@ -66,6 +68,8 @@ class InfeasibleBudget(SchedulerError):
         The method that was asked.
     reserved_for
         What is reserved, as part of a sentence: ``state 104.7 GiB, margin 2 GiB``.
+    lowered_by
+        What would lower the smallest budget, as the end of the sentence.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class InfeasibleBudget(SchedulerError):
         reserved_bytes: int = 0,
         method: str = "optimal",
         reserved_for: str = "",
+        lowered_by: str = "",
     ) -> None:
         self.budget_bytes = budget_bytes
         self.smallest_budget_bytes = smallest_budget_bytes
@@ -83,12 +88,18 @@ class InfeasibleBudget(SchedulerError):
         self.reserved_bytes = reserved_bytes
         self.method = method
         self.reserved_for = reserved_for
-        super().__init__(self._sentence())
+        self.lowered_by = lowered_by
+        lowered = f"; {lowered_by}" if lowered_by else ""
+        super().__init__(f"{self._sentence()}{lowered}")
 
-    def reserving(self, reserved_for: str) -> InfeasibleBudget:
-        """The same error, which says what is reserved."""
-        made = self.budget_bytes, self.smallest_budget_bytes, self.set_by, self.reserved_bytes
-        return InfeasibleBudget(*made, self.method, reserved_for)
+    def reserving(self, reserved_for: str, **others: object) -> InfeasibleBudget:
+        """The same error, which says what is reserved; `others` are parameters as well."""
+        return type(self)(**{**self._said(), **others, "reserved_for": reserved_for})
+
+    def _said(self) -> dict[str, Any]:
+        from inspect import signature
+
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def _sentence(self) -> str:
         best = self.method == "optimal"
@@ -106,9 +117,7 @@ class InfeasibleBudget(SchedulerError):
 
     def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[object, ...]]:
         # The default passes the finished sentence back as the first argument.
-        from inspect import signature
-
-        return type(self), tuple(getattr(self, name) for name in signature(type(self)).parameters)
+        return type(self), tuple(self._said().values())
 
 
 class InfeasibleGraph(InfeasibleBudget):
@@ -119,7 +128,7 @@ class InfeasibleGraph(InfeasibleBudget):
 
     Parameters
     ----------
-    budget_bytes, reserved_bytes, method
+    budget_bytes, reserved_bytes, method, reserved_for, lowered_by
         As of `InfeasibleBudget`.
     smallest_budget_bytes
         What the one operation that needs the most takes, `reserved_bytes` included; of method
@@ -143,13 +152,16 @@ class InfeasibleGraph(InfeasibleBudget):
         method: str = "auto",
         plan_class: str | None = None,
         in_order: bool = False,
+        reserved_for: str = "",
+        lowered_by: str = "",
     ) -> None:
         self.plan_class = plan_class
         self.in_order = in_order
-        super().__init__(budget_bytes, smallest_budget_bytes, set_by, reserved_bytes, method)
+        asked = budget_bytes, smallest_budget_bytes, set_by, reserved_bytes, method
+        super().__init__(*asked, reserved_for, lowered_by)
 
     def _sentence(self) -> str:
-        budget = _budget_text(self.budget_bytes, self.reserved_bytes)
+        budget = _budget_text(self.budget_bytes, self.reserved_bytes, self.reserved_for)
         floor = self._smallest()
         reserve = ", the reserve included" if self.reserved_bytes else ""
         if self.method == "keep-all" and self.plan_class is None:

@@ -4,6 +4,7 @@ from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.compile.answer import CompiledPlan
 from scheduler.pytorch.compile.budget import CompileBudget, compile_budget
+from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint
 from scheduler.pytorch.graph.apply import GraphHandle, apply_graph
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.graph.trace import trace
@@ -21,3 +22,4 @@ __all__ = ["GraphHandle", "Handle", "Measurement", "Roofline", "TracedGraph", "a
 __all__ += ["apply_graph", "block_graph", "measure", "profile", "profile_graph", "trace"]
 __all__ += ["Coverage", "Description", "Verification", "describe", "verify"]
 __all__ += ["CompileBudget", "CompiledPlan", "compile_budget"]
+__all__ += ["AutoHandle", "auto_checkpoint"]

@@ -36,7 +36,12 @@ def default_margin(budget_bytes: int, gpus: int = 1) -> int:
     measured as reserved memory are up to 9% above the sum of tensors, most within 3%
     (benchmarks/memory.py). One measured run tells yours.
     """
-    return _CONTEXT + budget_bytes * _FRAGMENTATION // 100 + (_COMMUNICATION if gpus > 1 else 0)
+    return _CONTEXT + fragmentation(budget_bytes) + (_COMMUNICATION if gpus > 1 else 0)
+
+
+def fragmentation(budget_bytes: int) -> int:
+    """What of a budget an allocator rounds up and cannot use again: 3% are set aside."""
+    return budget_bytes * _FRAGMENTATION // 100
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,11 +28,14 @@ class Coverage(Mapping[str, str]):
     calls
         How often each checkpointed layer has been called since with gradients on; a recomputation
         is no call.
+    heading
+        What is printed above the table.
     """
 
     planned: dict[str, str]
     found: dict[str, str]
     calls: dict[str, int]
+    heading: str = ""
 
     @classmethod
     def of(cls, plan: Plan, model: nn.Module, blocks: Sequence[PlannedBlock]) -> Coverage:
@@ -69,7 +72,8 @@ class Coverage(Mapping[str, str]):
             same = self.found[name] == what
             called = str(self.calls[name]) if name in self.calls else "–"
             rows.append((name, what, "as planned" if same else self.found[name], called))
-        return "\n".join(aligned(rows, left=3))
+        above = [self.heading, ""] if self.heading else []
+        return "\n".join([*above, *aligned(rows, left=3)])
 
 
 def _describe(item: Item, layers: Sequence[str]) -> str:

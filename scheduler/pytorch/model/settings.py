@@ -26,6 +26,19 @@ def checkpoints_itself(module: nn.Module) -> bool:
     return any(getattr(module, flag, False) is True for flag in _FLAGS)
 
 
+def switch_off_checkpointing(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Switch a library's own checkpointing off; the modules and flags that were on."""
+    on = [
+        (module, flag)
+        for module in model.modules()
+        for flag in _FLAGS
+        if getattr(module, flag, False) is True
+    ]
+    for module, flag in on:
+        setattr(module, flag, False)
+    return on
+
+
 def check_own_checkpointing(model: nn.Module) -> None:
     """Raise `UnsupportedModel` where a library's own checkpointing is on in a model."""
     for name, module in model.named_modules():

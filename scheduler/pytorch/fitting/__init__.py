@@ -1,0 +1,1 @@
+"""From a live model, a batch and a budget to a training step that fits, in one call."""

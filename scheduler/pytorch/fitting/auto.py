@@ -1,0 +1,362 @@
+"""From a model, a batch and a budget to a training step that fits, in one call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedModel
+from scheduler.common.text import format_bytes
+from scheduler.common.units import check_unit, parse_bytes, resolve_budget
+from scheduler.costs.costgraph import CostGraph
+from scheduler.memory.fitting.facts import default_margin, fragmentation
+from scheduler.memory.fitting.peaks import with_gradient
+from scheduler.memory.gpus import Gpu
+from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.apply import Handle
+from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.pytorch.fitting.choice import Choice, Request
+from scheduler.pytorch.fitting.held import held_state, named_moments, trained_bytes
+from scheduler.pytorch.kinds import apply
+from scheduler.pytorch.model.fake import is_fake
+from scheduler.pytorch.model.settings import switch_off_checkpointing
+from scheduler.pytorch.model.step import arguments_of, device_of, loss_of
+from scheduler.pytorch.model.wrappers import bare
+from scheduler.pytorch.observe.tracker import unique_bytes
+from scheduler.pytorch.profiling.profile import profile
+from scheduler.pytorch.verification.measure import measure
+from scheduler.pytorch.verification.verify import verify as compare_steps
+from scheduler.report.tables import wrapped
+from solvers.problem import Problem
+
+Loss = Callable[[Any], Any]
+
+
+@dataclass
+class AutoHandle:
+    """A plan that `auto_checkpoint` chose and applied; a ``with`` block removes it at its end.
+
+    Attributes
+    ----------
+    choice
+        What was chosen, for which budget and state, and what was measured.
+    """
+
+    choice: Choice
+    _handle: Handle = field(repr=False)
+    _switched_off: list[tuple[nn.Module, str]] = field(repr=False)
+
+    @classmethod
+    def of(cls, choice: Choice, model: nn.Module, blocks: str | Iterable[str]) -> AutoHandle:
+        """Apply what was chosen before."""
+        model = bare(model)
+        switched_off = switch_off_checkpointing(model)
+        return cls(choice, apply(choice.plan, model, blocks), switched_off)
+
+    @property
+    def plan(self) -> Plan:
+        """What is applied."""
+        return self.choice.plan
+
+    def remove(self) -> None:
+        """Put everything back, the model's own checkpointing too; harmless when done twice."""
+        self._handle.remove()
+        for module, flag in self._switched_off:
+            setattr(module, flag, True)
+        self._switched_off.clear()
+
+    def report(self) -> Coverage:
+        """As of `Handle`: what the plan wants of each layer and what the model does.
+
+        Printed, the paragraph of `auto_checkpoint` is above it.
+        """
+        return replace(self._handle.report(), heading=wrapped(self.choice.paragraph()))
+
+    def __enter__(self) -> AutoHandle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def auto_checkpoint(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Loss | None = None,
+    *,
+    budget_gb: object = None,
+    budget: object = None,
+    optimizer: torch.optim.Optimizer | str | None = "adamw",
+    gradient_accumulation: bool = False,
+    options: bool = True,
+    margin: object = None,
+    verify: bool | str = True,
+    blocks: str | Iterable[str] = "auto",
+    fake: bool | None = None,
+    gpu: str | Gpu | None = None,
+    time_limit: float = 10.0,
+    quiet: bool = False,
+) -> AutoHandle:
+    """Train a model within a memory budget, losing as little time as can be: all in one call.
+
+    The model is profiled, what training holds all the time is set aside, and the best plan for the
+    rest is applied to it; a paragraph says what was chosen, its peak beside the budget, the time
+    lost, what sets the peak and what would help most.
+
+        handle = auto_checkpoint(model, batch, budget_gb=80, optimizer=optimizer)
+        ...                                                  # train as always
+        handle.remove()
+
+    Set aside are the parameters and buffers (which are there already), the optimizer's state, the
+    gradients where they are accumulated, DistributedDataParallel's buckets, and a margin.
+    Gradients that a step makes itself, activations, inputs and temporaries are the plan's; the
+    temporaries of the optimizer's step are held against the budget as well.
+
+    Parameters
+    ----------
+    model, inputs, loss_fn, blocks
+        As for `profile`: the model before it is sharded or compiled as a whole, a batch of the
+        size to be trained, and what makes a scalar of the output where that has no ``loss``.
+    budget_gb, budget
+        A number of GB, or bytes or text such as ``"80GiB"``. Default: the CUDA device's memory.
+    optimizer
+        The optimizer, whose state is found by a step of it on stand-ins without memory; before it
+        is made a name of `scheduler.memory.state.sizes.OPTIMIZERS`; or None, for no state.
+    gradient_accumulation
+        Gradients of one backward are still there in the next.
+    options
+        Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
+    margin
+        Bytes or text to leave free. Default: 3% of the budget for what an allocator cannot use,
+        and on CUDA what of the device's memory is neither free nor torch's (the context and the
+        libraries' workspaces; others' processes), but 1 GiB at least.
+    verify
+        True: run the step under the plan, within its memory, and hold forwards and peak to what
+        was planned; where the peak is above, what is measured goes into the margin and another
+        plan is made. "values": also compare outputs, gradients and states with those of a step
+        without the plan, which needs the memory to keep everything. False: neither.
+    fake, gpu
+        As for `profile`. Default: fake tensors, which take no memory, and whose times are
+        estimated; real ones where these cannot run the model.
+    time_limit
+        Seconds that the plan of a model that is no chain may take.
+    quiet
+        Print nothing; ``print(handle.report())`` does it later.
+
+    Returns
+    -------
+    AutoHandle
+        ``handle.plan``, ``handle.report()``, ``handle.remove()``; also a context manager.
+
+    Raises
+    ------
+    InfeasibleBudget
+        No plan fits: the smallest budget that does, with what is set aside, what sets it, and what
+        would lower it.
+    InvalidBudget
+        There is no budget and no CUDA device.
+    UnsupportedModel
+        As `profile` and `apply` do; the model does not take the batch; the optimizer is of other
+        parameters; or the step is not as planned.
+    """
+    whole, model = model, bare(model)
+    device = device_of(model, inputs)
+    blocks = blocks if isinstance(blocks, str) else list(blocks)
+    asked = _budget(budget_gb, budget, device)
+    state, update = held_state(model, optimizer, sums=gradient_accumulation)
+    switched_off = switch_off_checkpointing(model)
+    try:
+        costs, estimated, notes = _profiled(model, inputs, loss_fn, blocks, options, fake, gpu)
+        if switched_off:
+            notes.append("the model's own gradient checkpointing was switched off")
+
+        def everything() -> int:
+            problem: Problem[Any] = costs.to_problem()
+            return state.total_bytes + problem.replay(problem.keep_all()).peak_bytes
+
+        check_unit("budget", budget_gb, budget, asked, everything)
+        trained = trained_bytes(model)
+        counted = sum(layer.gradient_bytes for layer in costs.layers)
+        if gradient_accumulation and counted == trained:
+            # The sums are set aside: what a backward makes passes until it is added to them.
+            layers = tuple(with_gradient(each, 0, each.gradient_bytes) for each in costs.layers)
+            costs = replace(costs, layers=layers)
+        request = Request(
+            asked,
+            costs,
+            state,
+            trained if _has_buckets(whole) else 0,
+            _margin(margin, asked, device),
+            unique_bytes(inputs) + update + (0 if gradient_accumulation else trained),
+            _smaller_moments(model, state.moments_bytes),
+            time_limit,
+        )
+        check = _Step(model, inputs, loss_fn, blocks, verify)
+        choice, handle = check.chosen(request, estimated, tuple(notes))
+    except BaseException:
+        for module, flag in switched_off:
+            setattr(module, flag, True)
+        raise
+    found = AutoHandle(choice, handle, switched_off)
+    if not quiet and not _is_another_rank():
+        print(wrapped(choice.paragraph()))
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The step that is planned, and how it is verified."""
+
+    model: nn.Module
+    inputs: Any
+    loss_fn: Loss | None
+    blocks: str | list[str]
+    verify: bool | str
+
+    def chosen(
+        self, request: Request, estimated: bool, notes: tuple[str, ...]
+    ) -> tuple[Choice, Handle]:
+        """The best plan, applied, its step as planned; once more with what was measured above."""
+        choice = Choice(request, request.best(), estimated, notes=notes)
+        if self.verify == "values":
+            choice = self._compared(choice)
+        if self.verify is not True:
+            return choice, apply(choice.plan, self.model, self.blocks)
+        with apply(choice.plan, self.model, self.blocks):
+            found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        _check_forwards(choice.plan, found.forwards)
+        above = found.peak_bytes - request.budget_bytes + request.reserved_bytes
+        above -= request.state.gradients_bytes  # set aside, and made by a step from empty gradients
+        if above <= 0:
+            # Anew: its calls are those in training.
+            handle = apply(choice.plan, self.model, self.blocks)
+            return replace(choice, found=found), handle
+        note = f"a first plan was measured {format_bytes(above)} above the budget"
+        if any(each.startswith(note[:12]) for each in notes):
+            raise UnsupportedModel(
+                f"the step was measured {format_bytes(above)} above what is left for it, with a "
+                "second plan too; give a larger margin="
+            )
+        off = found.peak_bytes - choice.plan.peak_bytes - request.state.gradients_bytes
+        again = replace(request, margin_bytes=request.margin_bytes + max(off, above))
+        return self.chosen(again, estimated, (*notes, f"{note}, which is in the margin now"))
+
+    def _loss_of(self, plan: Plan) -> Loss | None:
+        """What makes a scalar of the output, which may be one where the model is no chain."""
+        return self.loss_fn if plan.kind == "chain" else self.loss_fn or _own_loss
+
+    def _compared(self, choice: Choice) -> Choice:
+        found = compare_steps(
+            choice.plan, self.model, self.inputs, self._loss_of(choice.plan), blocks=self.blocks
+        )
+        if not found.ok:
+            raise UnsupportedModel(f"the step is not as planned, so no plan is applied: {found}")
+        return replace(choice, found=found)
+
+
+def _own_loss(output: Any) -> Any:
+    return output if isinstance(output, torch.Tensor) else loss_of(output, None)
+
+
+def _check_forwards(plan: Plan, forwards: dict[str, int]) -> None:
+    for name, planned in plan.forwards.items():
+        if forwards.get(name, planned) != planned:
+            raise UnsupportedModel(
+                f"the forward of {name!r} runs {forwards[name]} times in a step, where the plan "
+                f"has {planned}, so it is not applied; scheduler.pytorch.verify tells more"
+            )
+
+
+def _profiled(
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Loss | None,
+    blocks: str | list[str],
+    options: bool,
+    fake: bool | None,
+    gpu: str | Gpu | None,
+) -> tuple[CostGraph, bool, list[str]]:
+    """The costs, whether their times are estimated, and what was left out."""
+    _check_taken(model, inputs)
+
+    def seen(options: bool, fake: bool) -> CostGraph:
+        machine = gpu if fake else None
+        return profile(model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=machine)
+
+    ways = [True, False] if fake is None and not is_fake(model) else [fake is not False]
+    refusals: list[Exception] = []
+    for with_options in [True, False] if options else [False]:
+        for faking in ways:
+            try:
+                costs = seen(with_options, faking)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:  # what the next way may do
+                refusals.append(error)
+                continue
+            left_out = options and not with_options
+            return costs, faking, ["options were left out"] if left_out else []
+    refusal = refusals[-1]
+    if isinstance(refusal, SchedulerError):
+        raise refusal
+    raise UnsupportedModel(
+        f"{type(model).__name__} does not run a step on this batch "
+        f"({type(refusal).__name__}: {refusal}); give what the model is called with in training, "
+        "as a tensor, a tuple of arguments or a dict of keyword arguments, and loss_fn"
+    ) from refusal
+
+
+def _check_taken(model: nn.Module, inputs: Any) -> None:
+    """Raise `UnsupportedModel` where a model's forward has no such arguments."""
+    args, kwargs = arguments_of(inputs)
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UnsupportedModel(
+            f"{type(model).__name__} does not take this batch: {error}; give the arguments that "
+            "its forward has, as a tensor, a tuple, or a dict of keyword arguments"
+        ) from error
+
+
+def _budget(budget_gb: object, budget: object, device: torch.device) -> int:
+    if budget_gb is not None or budget is not None:
+        return resolve_budget(budget_gb, budget)
+    if device.type != "cuda":
+        raise InvalidBudget(
+            f"no CUDA and no budget: the model is on {device.type!r}; pass budget_gb=80, for "
+            "instance, or move the model to the GPU first"
+        )
+    return int(torch.cuda.mem_get_info(device)[1])
+
+
+def _margin(margin: object, budget: int, device: torch.device) -> int:
+    if margin is not None:
+        return parse_bytes(margin, what="margin", allow_zero=True)
+    if device.type != "cuda":
+        return fragmentation(budget)
+    free, total = torch.cuda.mem_get_info(device)
+    others = int(total - free - torch.cuda.memory_reserved(device))
+    return max(default_margin(budget), others + fragmentation(budget))
+
+
+def _smaller_moments(model: nn.Module, moments: int) -> int | None:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return named_moments(trained, "adam-8bit") if moments else None
+
+
+def _has_buckets(model: nn.Module) -> bool:
+    """Whether gradients are copied to buckets: where it is not known, it is assumed."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    return isinstance(model, nn.parallel.DistributedDataParallel) or dist.get_world_size() > 1
+
+
+def _is_another_rank() -> bool:
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_rank() > 0
