@@ -31,6 +31,16 @@ def test_the_torch_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -
     assert "aten.addmm.default#0" in printed
 
 
+def test_one_call_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (example,) = [block for block in blocks if "auto_checkpoint" in block]
+    scope: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), scope)
+    scope["handle"].remove()
+    (shown,) = re.findall(r"^    (checkpointing of .*?) \[...\]$", README, re.M | re.DOTALL)
+    assert " ".join(capsys.readouterr().out.split()).startswith(" ".join(shown.split()))
+
+
 def test_the_graph_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (example,) = [block for block in blocks if "apply_graph" in block]
