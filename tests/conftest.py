@@ -12,5 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # pytest-xdist tells its workers how wide the terminal is; commands would believe it.
 os.environ.pop("COLUMNS", None)
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples on every run.
+settings.register_profile(
+    "busy", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("busy")

@@ -62,7 +62,7 @@ def layer_graphs(draw: st.DrawFn) -> CostGraph:
     ranks = draw(st.permutations(range(count)))
     pairs = [(a, b) for a in range(count) for b in range(count) if ranks[a] < ranks[b]]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
-    times = st.integers(0, 9) | st.floats(0, 1e6)
+    times = st.integers(0, 9) | st.floats(1e-9, 1e6)
     made = tuple(
         LayerCost(
             f"l{i}",
@@ -88,7 +88,7 @@ def compute_graphs(draw: st.DrawFn) -> ComputeCosts:
     made = tuple(
         NodeCost(
             f"n{i}",
-            time=draw(st.integers(0, 9) | st.floats(0, 1e6)),
+            time=draw(st.integers(0, 9) | st.floats(1e-9, 1e6)),
             bytes=draw(st.integers(0, 2**40)),
             backward=draw(st.booleans()),
         )

@@ -426,7 +426,11 @@ def test_the_pictures_of_the_readme_are_up_to_date() -> None:
 # --- on anybody's axes ----------------------------------------------------------------------------
 
 
-def test_plots_have_a_figure_of_their_own_or_are_drawn_where_asked(tmp_path: Path) -> None:
+def test_plots_have_a_figure_of_their_own_or_are_drawn_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Others may have loaded it before, as Lightning does.
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     solved, loaded = PLANS["solved"], Plan.from_json(PLANS["solved"].to_json())
     comparison = compare(EXAMPLE, budget="1GB")
     sweep, of_graph = frontier(UNET, points=3), compare(UNET, budget=UNET_PEAK, time_limit=2.0)
