@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -286,7 +287,13 @@ def _profiled(
 
     def seen(options: bool, fake: bool) -> CostGraph:
         machine = gpu if fake else None
-        return profile(model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=machine)
+        # What fake tensors cannot do is tried on real ones: nobody needs torch's traceback.
+        torch_s = logging.getLogger("torch._subclasses.fake_tensor")
+        was, torch_s.disabled = torch_s.disabled, True
+        try:
+            return profile(model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=machine)
+        finally:
+            torch_s.disabled = was
 
     ways = [True, False] if fake is None and not is_fake(model) else [fake is not False]
     refusals: list[Exception] = []
