@@ -262,7 +262,7 @@ class Snapshot:
             known.add(id(value))
             kind = _kind_of(type(value))
             if kind is _TENSOR:
-                plain = value.is_leaf and not value.is_inference() and not _is_expanded(value)
+                plain = value.is_leaf and not value.is_inference() and not is_expanded(value)
                 if isinstance(value, nn.Parameter) or value.requires_grad:
                     plain = plain and whole and is_small(value)  # a forward hardly changes it
                 copy = value.detach().clone() if plain and copied(value) else None
@@ -329,16 +329,6 @@ class Snapshot:
         return None
 
     @property
-    def replaced_bytes(self) -> int:
-        """Bytes of the tensors that are no longer where they were, which this alone still holds."""
-        changed = [each for each in self.cells if not each[0].same(each[1], each[2])]
-        before = Snapshot((), handed=[copy for _, _, copy in changed])
-        now = Snapshot((), handed=[value for _, value, _ in changed])
-        there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
-        storages = {id(s): s for tensor, _, _ in before.tensors if (s := tensor.untyped_storage())}
-        return sum(s.nbytes() for key, s in storages.items() if key not in there)
-
-    @property
     def copied_bytes(self) -> int:
         """Bytes of the copies of tensors."""
         return sum(copy.nbytes for _, _, copy in self.tensors if copy is not None)
@@ -360,7 +350,7 @@ def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
         return False
 
 
-def _is_expanded(tensor: torch.Tensor) -> bool:
+def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether elements share memory, so that nobody can change them in place."""
     return 0 in tensor.stride() and tensor.numel() > 1
 

@@ -16,6 +16,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint
 from scheduler.pytorch.fitting.choice import Choice
+from scheduler.pytorch.model.replace import put_back
 from scheduler.pytorch.model.wrappers import bare
 
 logger = logging.getLogger("scheduler.pytorch")
@@ -84,6 +85,13 @@ class Planner:
         self.handle = None
 
 
+def report(handle: AutoHandle | None) -> Coverage:
+    """The report of what is applied, if a step was made."""
+    if handle is None:
+        raise UnsupportedModel("no step was made yet, so there is no plan to report on")
+    return handle.report()
+
+
 def _within(size: tuple[int, ...], largest: tuple[int, ...]) -> bool:
     return len(size) == len(largest) and all(a <= b for a, b in zip(size, largest, strict=True))
 
@@ -134,10 +142,7 @@ class FollowedModel:
                 f"the forward of {type(self.model).__name__} was replaced while a plan followed "
                 "it; undo that before the plan is removed or made again"
             )
-        if self._own is None:
-            del self.model.forward
-        else:
-            self.model.forward = self._own
+        put_back(self.model, self._own)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.model.training and torch.is_grad_enabled():
@@ -151,11 +156,9 @@ class FollowedModel:
 
     def report(self) -> Coverage:
         """As of `AutoHandle`."""
-        if self.handle is None:
-            raise UnsupportedModel("no step was made yet, so there is no plan to report on")
         self._take_away()
         try:
-            return self.handle.report()
+            return report(self.handle)
         finally:
             self._put()
 

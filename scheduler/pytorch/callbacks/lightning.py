@@ -10,7 +10,7 @@ from typing import Any
 import lightning
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import Planner
+from scheduler.pytorch.callbacks.follow import Planner, report
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.fitting.auto import AutoHandle
 from scheduler.pytorch.model.replace import replaced
@@ -52,9 +52,7 @@ class LightningCheckpointCallback(lightning.Callback):  # type: ignore[misc]
 
     def report(self) -> Coverage:
         """As of `AutoHandle`."""
-        if self.handle is None:
-            raise UnsupportedModel("no step was made yet, so there is no plan to report on")
-        return self.handle.report()
+        return report(self.handle)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the first batch."""

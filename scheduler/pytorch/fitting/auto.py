@@ -220,7 +220,7 @@ class _Step:
     verify: bool | str
 
     def chosen(
-        self, request: Request, estimated: bool, notes: tuple[str, ...]
+        self, request: Request, estimated: bool, notes: tuple[str, ...], *, again: bool = False
     ) -> tuple[Choice, Handle]:
         """The best plan, applied, its step as planned; once more with what was measured above."""
         choice = Choice(request, request.best(), estimated, notes=notes)
@@ -237,15 +237,16 @@ class _Step:
             # Anew: its calls are those in training.
             handle = apply(choice.plan, self.model, self.blocks)
             return replace(choice, found=found), handle
-        note = f"a first plan was measured {format_bytes(above)} above the budget"
-        if any(each.startswith(note[:12]) for each in notes):
+        if again:
             raise UnsupportedModel(
                 f"the step was measured {format_bytes(above)} above what is left for it, with a "
                 "second plan too; give a larger margin="
             )
         off = found.peak_bytes - choice.plan.peak_bytes - request.state.gradients_bytes
-        again = replace(request, margin_bytes=request.margin_bytes + max(off, above))
-        return self.chosen(again, estimated, (*notes, f"{note}, which is in the margin now"))
+        more = replace(request, margin_bytes=request.margin_bytes + max(off, above))
+        note = f"a first plan was measured {format_bytes(above)} above the budget"
+        notes = (*notes, f"{note}, which is in the margin now")
+        return self.chosen(more, estimated, notes, again=True)
 
     def _loss_of(self, plan: Plan) -> Loss | None:
         """What makes a scalar of the output, which may be one where the model is no chain."""

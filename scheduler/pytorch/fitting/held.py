@@ -56,16 +56,20 @@ def held_state(
         moments, update, name = 0, 0, "no optimizer"
     elif isinstance(optimizer, str):
         moments, name = named_moments(trained, optimizer), optimizer
-        sizes = [storage_bytes(p) for p in trained]
         several = bool(trained) and trained[0].device.type == "cuda"  # torch updates all at once
-        update = sum(sizes) if several else 2 * max(sizes, default=0)
+        update = trained_bytes(model) if several else _one_by_one(trained)
     else:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's, Lightning's
         _check_parameters(model, optimizer)
         moments, update = _first_step(optimizer, trained)
         name = type(optimizer).__name__
-    gradients = sum(storage_bytes(p) for p in trained) if sums else 0
+    gradients = trained_bytes(model) if sums else 0
     return State(weights, gradients, 0, moments, 0, name), update
+
+
+def _one_by_one(trained: list[nn.Parameter]) -> int:
+    """What an optimizer needs that updates one parameter after the other: twice the largest."""
+    return 2 * max(map(storage_bytes, trained), default=0)
 
 
 def named_moments(trained: Iterable[torch.Tensor], optimizer: str) -> int:
@@ -131,7 +135,7 @@ def _first_step(optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]) -
                 f"({type(error).__name__}: {error}); make a step first, or give optimizer= the "
                 "name of one that holds as much"
             ) from error
-        return moments, 2 * max((storage_bytes(p) for p in trained), default=0)
+        return moments, _one_by_one(trained)
 
 
 def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[Any]) -> tuple[int, int]:

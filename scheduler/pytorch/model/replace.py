@@ -49,7 +49,7 @@ class Replaced:
     def take_away(self) -> None:
         """Put the module's own forward back."""
         if self.is_put:
-            _put_back(self.module, self._own)
+            put_back(self.module, self._own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run in the place of the forward."""
@@ -87,10 +87,11 @@ def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        _put_back(module, own)
+        put_back(module, own)
 
 
-def _put_back(module: nn.Module, own: Callable[..., Any] | None) -> None:
+def put_back(module: nn.Module, own: Callable[..., Any] | None) -> None:
+    """Make a forward a module's again; None: that of its class."""
     if own is None:
         del module.forward
     else:

@@ -23,17 +23,16 @@ _RATES = ("layerdrop", "speech_encoder_layerdrop")
 
 def checkpoints_itself(module: nn.Module) -> bool:
     """Whether a library's own checkpointing is on in a module."""
-    return any(getattr(module, flag, False) is True for flag in _FLAGS)
+    return bool(_on(module))
+
+
+def _on(module: nn.Module) -> list[str]:
+    return [flag for flag in _FLAGS if getattr(module, flag, False) is True]
 
 
 def switch_off_checkpointing(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """Switch a library's own checkpointing off; the modules and flags that were on."""
-    on = [
-        (module, flag)
-        for module in model.modules()
-        for flag in _FLAGS
-        if getattr(module, flag, False) is True
-    ]
+    on = [(module, flag) for module in model.modules() for flag in _on(module)]
     for module, flag in on:
         setattr(module, flag, False)
     return on
@@ -56,7 +55,7 @@ def _way_out(model: nn.Module, name: str) -> str:
         for method, arguments in _OFF.items():
             if callable(getattr(model.get_submodule(each), method, None)):
                 return f"call {_said(each)}.{method}{arguments}"
-    flag = next(f for f in _FLAGS if getattr(model.get_submodule(name), f, False) is True)
+    flag = _on(model.get_submodule(name))[0]
     return f"set {_said(name)}.{flag} = False"
 
 

@@ -17,11 +17,11 @@ from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
-from scheduler.export.standalone.state import Snapshot
+from scheduler.export.standalone.state import Snapshot, is_expanded
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import statistics_written, tensors_of, written
-from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
+from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 Layout = tuple[int, ...]
 
@@ -196,7 +196,7 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         left = tracker.live("drop") if plain else 0
         del graph
         # Before it is put back, which is a write, too.
-        state_bytes = writes.copied_bytes + layer.state.replaced_bytes
+        state_bytes = writes.copied_bytes + _replaced_bytes(layer.state)
         layer.state.put()
         gradients = _Gradients()
         with tracker.tag("input"):
@@ -272,9 +272,19 @@ class Writes:
         return sum(copy.nbytes for key, copy in self._copies.items() if key in self._written)
 
 
+def _replaced_bytes(state: Snapshot) -> int:
+    """Bytes of tensors that are no longer where they were, which the snapshot alone still holds."""
+    changed = [each for each in state.cells if not each[0].same(each[1], each[2])]
+    before = Snapshot((), handed=[saved for _, _, saved in changed])
+    now = Snapshot((), handed=[value for _, value, _ in changed])
+    there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
+    gone = [t for t, _, _ in before.tensors if id(t.untyped_storage()) not in there]
+    return unique_bytes(gone)
+
+
 def layout_of(gradient: torch.Tensor) -> Layout | None:
     """Strides of a gradient; None where it is expanded, and takes less memory than it shows."""
-    return None if 0 in gradient.stride() and gradient.numel() > 1 else gradient.stride()
+    return None if is_expanded(gradient) else gradient.stride()
 
 
 def _earlier_gradients(

@@ -202,7 +202,6 @@ class _Step:
     def _extras(self, block: CalledBlock, part: Part) -> list[torch.Tensor]:
         """Stand-ins for what a block makes beside its activation."""
         made = []
-        source = Source if self._upstream(part) else Aside
         for place, form in enumerate(block.extras):
             with self.tracker.tag("sink"):
                 tensor = form.stand_in()
@@ -212,7 +211,7 @@ class _Step:
                         block.graded.add(place)
                         self._waiting.append(gradient)
 
-                    tensor = source.apply(self._door(part, tensor.device), [tensor], seen)
+                    tensor = self._way_in(part, tensor, seen)
             self._stands_for(tensor, form.nbytes, -1)
             made.append(tensor)
         return made
@@ -228,15 +227,22 @@ class _Step:
         with tracker.tag(self.all[-1].link):
             # A copy, so that nothing but the model's own code can keep it alive.
             link = block.output.clone()
-        upstream = self._upstream(part)
-        if upstream or any(each.sides or own_parameters(each.module) for each in run):
-            with tracker.tag("sink"):
-                door = self._door(part, link.device)
-            # A gate of our own would keep a gradient, which would count as one of the model's.
-            source = Source if upstream else Aside
-            link = source.apply(door, [link], lambda d: self._turn_around(following - 1, d))
+        trained = any(each.sides or own_parameters(each.module) for each in run)
+        if self._upstream(part) or trained:
+            link = self._way_in(part, link, lambda d: self._turn_around(following - 1, d))
             self.all[-1].entry = link.grad_fn
         return link
+
+    def _way_in(
+        self, part: Part, tensor: torch.Tensor, seen: Callable[[torch.Tensor], Any]
+    ) -> torch.Tensor:
+        """A tensor that the run after a part hands over, whose gradient is seen and goes below."""
+        with self.tracker.tag("sink"):
+            door = self._door(part, tensor.device)
+        # A gate of our own would keep a gradient, which would count as one of the model's.
+        source = Source if self._upstream(part) else Aside
+        made: torch.Tensor = source.apply(door, [tensor], seen)
+        return made
 
     @staticmethod
     def _upstream(part: Part) -> bool:
@@ -308,7 +314,7 @@ class _Step:
 
     # The backward
 
-    def _turn_around(self, run: int, gradient: torch.Tensor) -> None:
+    def _turn_around(self, run: int, gradient: torch.Tensor | None) -> None:
         mark = self.clock.mark()
         self._turn_all_after(run, mark)
         self._turn(run, mark, gradient)
@@ -321,9 +327,7 @@ class _Step:
 
         def turn(_: Any) -> None:
             if part.turn is None:
-                mark = self.clock.mark()
-                self._turn_all_after(part.number, mark)
-                self._turn(part.number, mark, None)
+                self._turn_around(part.number, None)
 
         scalar.register_hook(turn)
 
