@@ -30,20 +30,21 @@ class Blocks(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
         for block in self.blocks:
-            x = block(x)
+            x = self.through(block, x)
         last: torch.Tensor = self.last(x)
         return last
+
+    def through(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """What comes after a block."""
+        made: torch.Tensor = block(x)
+        return made
 
 
 class Residual(Blocks):
     """What goes around a block waits while its backward runs, and is what that was given."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = torch.tanh(x + block(x))
-        last: torch.Tensor = self.last(x)
-        return last
+    def through(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + block(x))
 
 
 class Commitment(nn.Module):
@@ -98,12 +99,9 @@ class Unread(Blocks):
     def __init__(self) -> None:
         super().__init__(Weights)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)[0]
-        last: torch.Tensor = self.last(x)
-        return last
+    def through(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = block(x)[0]
+        return made
 
 
 class Wide(Blocks):
