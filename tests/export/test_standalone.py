@@ -19,7 +19,7 @@ from tests.export.export_cases import MODEL, gpt2_plan, loaded
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "scheduler" / "export" / "standalone"
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-PLAN = ("values", "state", "caches", "apply", "plan", "segment", "kept")
+PLAN = ("state", "caches", "apply", "plan", "segment", "kept")
 TARGETS = {
     "torch": PLAN,
     "jax": ("jax",),

@@ -8,27 +8,210 @@ autograd, for which it has not changed: so views of it, and whoever else has it,
 
 from __future__ import annotations
 
+import pickle
+import random
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from functools import partial
+from operator import is_
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from scheduler.export.standalone.values import (
-    DICT,
-    MODULE,
-    PLAIN,
-    PLAIN_TYPES,
-    TENSOR,
-    Kind,
-    kind_of,
-    nothing,
-)
-
 _STRUCTURE = frozenset(nn.Module().__dict__) | {"forward"}
 """Attributes of modules that are looked into on their own, or that no forward changes."""
+
+
+def _nothing(value: Any) -> Iterable[tuple[Any, Any]]:
+    return ()
+
+
+class _Kind:
+    """How the values of some types are copied, compared, put back, and looked into."""
+
+    def __init__(
+        self,
+        copy: Callable[[Any], Any] | None,
+        put: Callable[[Any, Any], None] | None = None,
+        inside: Callable[[Any], Iterable[tuple[Any, Any]]] = _nothing,
+        same: Callable[[Any, Any], bool] | None = None,
+    ) -> None:
+        self.copy, self.put, self.inside = copy, put, inside
+        self.same = same or _same_items
+
+    def values(self, value: Any) -> Iterable[Any]:
+        """What is inside a value that may have a state."""
+        return [each for _, each in self.inside(value) if type(each) not in _PLAIN_TYPES]
+
+
+_PLAIN_TYPES: set[type] = {type(None), bool, int, float, str}
+"""Types seen so far whose values have no state."""
+
+
+def _same_items(value: Any, copy: Any) -> bool:
+    return len(value) == len(copy) and all(map(is_, value, copy))
+
+
+def _same_entries(value: dict[Any, Any], copy: dict[Any, Any]) -> bool:
+    return (
+        len(value) == len(copy)
+        and all(map(is_, value.values(), copy.values()))
+        and value.keys() == copy.keys()
+    )
+
+
+def _put_entries(value: dict[Any, Any], copy: dict[Any, Any]) -> None:
+    for key in [key for key in value if key not in copy]:
+        del value[key]
+    for key, before in copy.items():
+        if key not in value or value[key] is not before:
+            value[key] = before
+
+
+def _put_items(value: Any, copy: list[Any]) -> None:
+    value.clear()
+    (value.update if isinstance(value, set) else value.extend)(copy)
+
+
+def _put_array(value: Any, copy: Any) -> None:
+    value[...] = copy
+
+
+def _put_generator(value: torch.Generator, copy: torch.Tensor) -> None:
+    value.set_state(copy)
+
+
+def _slots(value: Any) -> list[str]:
+    names = [n for kind in type(value).__mro__ for n in kind.__dict__.get("__slots__", ())]
+    return [name for name in names if not name.startswith("__") and hasattr(value, name)]
+
+
+def _put_slots(value: Any, copy: dict[str, Any]) -> None:
+    for name, before in copy.items():
+        setattr(value, name, before)
+
+
+def _closure(function: Any) -> Iterable[tuple[Any, Any]]:
+    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+
+
+def _contents(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # not yet set
+        return []
+
+
+def _put_contents(cell: CellType, copy: list[Any]) -> None:
+    if copy:
+        cell.cell_contents = copy[0]
+
+
+_PLAIN = _Kind(None)
+_MODULE = _Kind(None)
+_TENSOR = _Kind(None)
+_DICT = _Kind(dict, _put_entries, dict.items, _same_entries)
+_LIST = _Kind(list, _put_items, enumerate)
+# In no order of their own, which what is put in again need not have.
+_SET = _Kind(
+    set,
+    _put_items,
+    lambda value: enumerate(sorted(value, key=repr)),
+    lambda value, copy: value == copy,
+)
+_TUPLE = _Kind(None, inside=enumerate)
+_OBJECT = _Kind(
+    lambda value: dict(vars(value)),
+    lambda value, copy: _put_entries(vars(value), copy),
+    lambda value: vars(value).items(),
+    lambda value, copy: _same_entries(vars(value), copy),
+)
+_SLOTS = _Kind(
+    lambda value: {name: getattr(value, name) for name in _slots(value)},
+    _put_slots,
+    lambda value: [(name, getattr(value, name)) for name in _slots(value)],
+    lambda value, copy: all(getattr(value, name, None) is each for name, each in copy.items()),
+)
+_FUNCTION = _Kind(None, inside=_closure)
+_CELL = _Kind(
+    _contents, _put_contents, lambda cell: enumerate(_contents(cell)),
+    lambda cell, copy: _same_items(_contents(cell), copy),
+)  # fmt: skip
+_METHOD = _Kind(None, inside=lambda method: [("__self__", method.__self__)])
+_PARTIAL = _Kind(None, inside=lambda p: [("func", p.func), *enumerate(p.args), *p.keywords.items()])
+_ARRAY = _Kind(lambda value: value.copy(), _put_array, same=lambda v, copy: bool((v == copy).all()))
+_NUMPY = {
+    "ndarray": _ARRAY,
+    "Generator": _Kind(
+        lambda value: value.bit_generator.state,
+        lambda value, copy: setattr(value.bit_generator, "state", copy),
+        same=lambda value, copy: pickle.dumps(value.bit_generator.state) == pickle.dumps(copy),
+    ),
+    "RandomState": _Kind(
+        lambda value: value.get_state(legacy=False),
+        lambda value, copy: value.set_state(copy),
+        same=lambda v, copy: pickle.dumps(v.get_state(legacy=False)) == pickle.dumps(copy),
+    ),
+}
+_GENERATOR = _Kind(
+    lambda value: value.get_state(), _put_generator,
+    same=lambda value, copy: torch.equal(value.get_state(), copy),
+)  # fmt: skip
+_RANDOM = _Kind(
+    random.Random.getstate, random.Random.setstate,
+    same=lambda value, copy: value.getstate() == copy,
+)  # fmt: skip
+
+# Not to be set back; some tell where they are.
+_ITERATOR = _Kind(repr, same=lambda value, copy: repr(value) == copy)
+
+_BY_TYPE: tuple[tuple[Any, _Kind], ...] = (
+    (nn.Module, _MODULE),
+    (torch.Tensor, _TENSOR),
+    (torch.Generator, _GENERATOR),
+    (random.Random, _RANDOM),
+    (dict, _DICT),
+    ((list, deque, bytearray), _LIST),
+    (set, _SET),
+    (tuple, _TUPLE),
+    (FunctionType, _FUNCTION),
+    (MethodType, _METHOD),
+    (CellType, _CELL),
+    (partial, _PARTIAL),
+    ((type, ModuleType, Enum, str, bytes, int, float, complex, frozenset, range), _PLAIN),
+)
+
+
+_KINDS: dict[type, _Kind] = {}
+
+
+def _kind_of(kind: type) -> _Kind:
+    if (found := _KINDS.get(kind)) is None:
+        found = _KINDS[kind] = _look_up(kind)
+        if found is _PLAIN:
+            _PLAIN_TYPES.add(kind)
+    return found
+
+
+def _look_up(kind: type) -> _Kind:
+    for types, found in _BY_TYPE:
+        if issubclass(kind, types):
+            return found
+    home = kind.__module__.partition(".")[0]
+    if home == "itertools":
+        return _ITERATOR
+    if home == "numpy":
+        return _NUMPY.get(kind.__name__, _PLAIN)
+    if home in ("torch", "threading", "logging", "builtins", "scheduler"):
+        return _PLAIN  # devices, streams, process groups, plans: no state of a forward
+    if getattr(kind, "__dictoffset__", 0):
+        return _OBJECT
+    return _SLOTS if any("__slots__" in each.__dict__ for each in kind.__mro__) else _PLAIN
 
 
 class Snapshot:
@@ -57,7 +240,7 @@ class Snapshot:
     ) -> None:
         self.roots, self.handed = list(roots), list(handed)
         # With what holds each value, so that no identity is given out again.
-        self.cells: list[tuple[Kind, Any, Any]] = []
+        self.cells: list[tuple[_Kind, Any, Any]] = []
         self.tensors: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
         known: set[int] = set()
         self._reach(self.roots, copied, known, whole)
@@ -71,24 +254,24 @@ class Snapshot:
         known: set[int],
         whole: bool,
     ) -> None:
-        todo = [root for root in roots if type(root) not in PLAIN_TYPES]
+        todo = [root for root in roots if type(root) not in _PLAIN_TYPES]
         while todo:
             value = todo.pop()
             if id(value) in known:
                 continue
             known.add(id(value))
-            kind = kind_of(type(value))
-            if kind is TENSOR:
+            kind = _kind_of(type(value))
+            if kind is _TENSOR:
                 plain = value.is_leaf and not value.is_inference() and not is_expanded(value)
                 if isinstance(value, nn.Parameter) or value.requires_grad:
                     plain = plain and whole and is_small(value)  # a forward hardly changes it
                 copy = value.detach().clone() if plain and copied(value) else None
                 self.tensors.append((value, _version(value), copy))
-            elif kind is MODULE:
+            elif kind is _MODULE:
                 for part in _dicts_of(value, whole):
-                    self.cells.append((DICT, part, dict(part)))
+                    self.cells.append((_DICT, part, dict(part)))
                 todo += _in_module(value, whole)
-            elif kind is not PLAIN:
+            elif kind is not _PLAIN:
                 if kind.copy is not None:
                     self.cells.append((kind, value, kind.copy(value)))
                 todo += kind.values(value)
@@ -189,7 +372,7 @@ def _dicts_of(module: nn.Module, whole: bool) -> list[dict[str, Any]]:
 def _in_module(module: nn.Module, whole: bool) -> list[Any]:
     """What is inside a module that may have a state."""
     if whole:
-        return [each for each in module.__dict__.values() if type(each) not in PLAIN_TYPES]
+        return [each for each in module.__dict__.values() if type(each) not in _PLAIN_TYPES]
     found: list[Any] = [part for part in module._modules.values() if _may_have_state(part)]
     if module._buffers:
         found += module._buffers.values()
@@ -198,7 +381,7 @@ def _in_module(module: nn.Module, whole: bool) -> list[Any]:
         found += [
             each
             for name, each in module.__dict__.items()
-            if type(each) not in PLAIN_TYPES and name not in _STRUCTURE
+            if type(each) not in _PLAIN_TYPES and name not in _STRUCTURE
         ]
     return found
 
@@ -235,23 +418,23 @@ def named_state(model: nn.Module) -> dict[str, Any]:
         if isinstance(value, torch.Tensor | int | float | complex | str | bytes | None):
             if not isinstance(value, nn.Parameter):
                 found[name] = value
-        elif kind.copy is not None and kind.inside is nothing:
+        elif kind.copy is not None and kind.inside is _nothing:
             found[name] = kind.copy(value)
     return found
 
 
-def _reached(roots: Iterable[Any]) -> Iterator[tuple[str, Any, Kind]]:
+def _reached(roots: Iterable[Any]) -> Iterator[tuple[str, Any, _Kind]]:
     """Everything that can be reached, once, with its name."""
     todo = [("", root) for root in roots]
     known: set[int] = set()
     for path, value in todo:  # grows
-        kind = kind_of(type(value))
-        if kind is not PLAIN and id(value) in known:
+        kind = _kind_of(type(value))
+        if kind is not _PLAIN and id(value) in known:
             continue
         known.add(id(value))
         yield path, value, kind
         inside = list(kind.inside(value))
-        if kind is MODULE:
+        if kind is _MODULE:
             inside = [each for each in value.__dict__.items() if each[0] not in _STRUCTURE]
             inside += [*value._parameters.items(), *value._buffers.items(), *value._modules.items()]
         todo += [(f"{path}.{name}".lstrip("."), each) for name, each in inside]

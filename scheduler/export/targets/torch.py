@@ -143,6 +143,6 @@ def _file(
     """
     own = [] if target == "torch" else [target]
     data = f"{plan_literals(source)}{policy_literals(source, target)}{extra}"
-    modules = ["values", "state", "caches", "apply", "plan", "segment", "kept", *own]
+    modules = ["state", "caches", "apply", "plan", "segment", "kept", *own]
     text = python_file(f"The plan below for {what}", source, data, modules, notes)
     return Exported(target, text, notes, outcome)
