@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from scheduler.memory.errors import InvalidShape
-from scheduler.memory.shape.families import FAMILIES
+from scheduler.memory.shape.families.table import FAMILIES
 from scheduler.memory.shape.shape import load_shape
 
 # The fields of files as their owners published them, and the parameters that are known of them.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from scheduler.memory.activations import Activations, block_activations, head_activations
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.families import shape_fields
+from scheduler.memory.shape.families.table import shape_fields
 from scheduler.memory.shape.shape import Shape
 from tests.memory.memory_cases import gpt2, llama, mixtral
 from tests.memory.tape import embedding_activations

@@ -17,7 +17,7 @@ from scheduler.export.export import TARGETS, export
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.families import FAMILIES
+from scheduler.memory.shape.families.table import FAMILIES
 from scheduler.memory.shape.shape import load_shape
 from scheduler.pytorch import apply, verify
 from tests.memory.memory_cases import keep_all_peak

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scheduler.common.errors import SchedulerError
 from scheduler.memory.errors import InvalidShape
-from scheduler.memory.shape.families import FAMILIES
+from scheduler.memory.shape.families.table import FAMILIES
 from scheduler.memory.shape.shape import Shape, load_shape, shape_names
 
 KNOWN = {

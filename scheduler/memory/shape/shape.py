@@ -17,7 +17,7 @@ from scheduler.memory.errors import (
     check_flag,
     check_probability,
 )
-from scheduler.memory.shape.families import shape_fields
+from scheduler.memory.shape.families.table import shape_fields
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
