@@ -155,6 +155,8 @@ _NEUTRAL = frozenset(" ".join((_BOOKKEEPING, _TOKENS, _GENERATION, _NUMBERS, _OT
 """Fields that leave the memory of training as it is, whatever they hold."""
 
 _NEUTRAL_IN: dict[str, frozenset[str]] = {
+    # What a classifier of images does not have: a pooler, a decoder of masked patches.
+    "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
     "gemma2": frozenset({"hidden_act", "sliding_window", "sliding_window_size", "layer_types"}),

@@ -21,8 +21,13 @@ from scheduler.memory.shape.families.table import shape_fields
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
+HEADS = ("causal", "classes")
 
-_STACKS = {"gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers"}
+_STACKS = {
+    "gpt2": "transformer.h",
+    "gpt_neox": "gpt_neox.layers",
+    "vit": "vit.layers",
+}
 _MOST_LAYERS = 2_000
 """Far beyond any model; the solver of chains has room for so many blocks."""
 
@@ -36,7 +41,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder-only transformer, by its sizes.
+    """A transformer, by its sizes.
 
     Attributes
     ----------
@@ -48,7 +53,7 @@ class Shape:
     mlp_width
         f, of a dense MLP or of one expert.
     vocabulary, positions
-        V, and the number of learned positions (0: none).
+        V, words or classes, and the number of learned positions (0: none).
     gated
         The MLP has gate, up and down (else up and down).
     activation
@@ -79,6 +84,14 @@ class Shape:
         Probability of residual and embedding dropout in training (0: none).
     attention_dropout
         Probability of dropout on attention probabilities.
+    causal
+        A token attends to those before it alone.
+    head
+        What the last blocks' output goes to: "causal", a head that predicts each next word;
+        "classes", one that tells classes apart by the first token.
+    pixels, channels, patch
+        Of an image, where a model takes images (0: none): height times width, numbers in a pixel,
+        and the pixels along a side of its patches, of which each becomes a token.
 
     Raises
     ------
@@ -116,6 +129,11 @@ class Shape:
     parallel: bool = False
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    causal: bool = True
+    head: str = "causal"
+    pixels: int = 0
+    channels: int = 0
+    patch: int = 0
 
     def __post_init__(self) -> None:
         """Check every field, and that they go together."""
@@ -136,6 +154,7 @@ class Shape:
             )
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
+        check_choice(self._what("head"), self.head, HEADS, InvalidShape)
         if self.norms not in (2, 4):
             raise InvalidShape(f"{self._what('norms')} must be 2 or 4, got {shown(self.norms)}")
         self._check_together()
@@ -172,6 +191,11 @@ class Shape:
         return _STACKS.get(self.family, "model.layers")
 
     @property
+    def fixed_sequence(self) -> int:
+        """Tokens of every sequence where images make them, the class's token with them; else 0."""
+        return self.positions if self.pixels else 0
+
+    @property
     def query_width(self) -> int:
         """H·a, the features of all queries of a token."""
         return self.heads * self.head_width
@@ -180,6 +204,11 @@ class Shape:
     def kv_width(self) -> int:
         """G·a, the features of all keys (or all values) of a token."""
         return self.kv_heads * self.head_width
+
+    @property
+    def rotary(self) -> bool:
+        """Whether positions turn queries and keys."""
+        return not self.positions
 
     @property
     def turned_width(self) -> int:
@@ -222,9 +251,15 @@ class Shape:
         return self.attention_parameters + self.mlp_parameters + self.norms * self.norm_parameters
 
     @property
+    def patch_parameters(self) -> int:
+        """Of the projection of patches: the pixels of one times d, and biases."""
+        return (self.channels * self.patch**2 + 1) * self.width
+
+    @property
     def embedding_parameters(self) -> int:
-        """V·d of tokens and, where positions are learned, positions·d."""
-        return (self.vocabulary + self.positions) * self.width
+        """V·d of tokens, or patches and the class's token; with learned positions, positions·d."""
+        tokens = self.patch_parameters + self.width if self.pixels else self.vocabulary * self.width
+        return tokens + self.positions * self.width
 
     @property
     def head_parameters(self) -> int:
@@ -270,7 +305,12 @@ class Shape:
         if self.experts:
             shared = mlp(self.shared_expert_width) + d + 1 if self.shared_expert_width else 0
             mlps = self.experts * mlp(f) + self.experts + d + shared
-        embeddings = self.vocabulary + d + (self.positions + d if self.positions else 0)
+        embeddings = self.positions + d if self.positions else 0
+        if self.pixels:
+            # A kernel of four dimensions is factored over the last two; the class's token is a row.
+            embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
+        else:
+            embeddings += self.vocabulary + d
         head = self.norm_parameters + self.head_bias * self.vocabulary
         head += 0 if self.tied else self.vocabulary + d
         return self.layers * (attention + vectors + mlps) + embeddings + head

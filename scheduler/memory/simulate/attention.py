@@ -33,12 +33,14 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     """
     shape = at.shape
     q, k, v = _projected(paper, at, x)
-    if not shape.positions:
+    if shape.rotary:
         q, k = _turned(paper, at, q, k)
     run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
     attended, probabilities = run(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
-    return dropout(paper, at, attended, shape.dropout), probabilities
+    if shape.family == "gpt2":
+        attended = dropout(paper, at, attended, shape.dropout)
+    return attended, probabilities
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -68,7 +70,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
 
 def _headed(paper: Paper, at: Setting, x: Value) -> Value:
     """Put queries or keys in heads, and norm them where the shape does."""
-    x = view(paper, x, copied=True)
+    x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
     return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm else x
 
 
@@ -102,7 +104,7 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
+    flops = 4 * at.probabilities * shape.head_width // (2 if shape.causal and not at.masked else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
@@ -157,13 +159,14 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
     queries, keys, values = in_fp32
     queries = unary(paper, queries, "aten.mul.Scalar")
-    if mask is None:
+    if mask is None and shape.causal:
         mask = _causal(paper, at)
     if shape.kv_heads < shape.heads and not expands(at):
         keys, values = (_expanded(paper, at, part, copied=True) for part in (keys, values))
         k_copied = v_copied = False
     scores = _scaled_scores(paper, at, queries, keys, (q_copied, k_copied))
-    scores = _added(paper, scores, mask)
+    if mask is not None:
+        scores = _added(paper, scores, mask)
     scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
     scores = dropout(paper, at, scores, shape.attention_dropout)
     _returned = cast(paper, scores, at.compute)
@@ -243,6 +246,8 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         scores = unary(paper, scores, "aten.div.Tensor")
         scores = unary(paper, scores, "aten.tanh.default", saves="output")
         scores = scale(paper, scores)
+    if not (at.shape.causal or at.masked):
+        return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
     return _added(paper, scores, mask)
 

@@ -97,7 +97,7 @@ def mlp(paper: Paper, at: Setting, x: Value) -> Value:
         x = project(paper, at, x, "up")
         x = activate(paper, at, x)
         x = project(paper, at, x, "down")
-    return dropout(paper, at, x, at.shape.dropout)
+    return dropout(paper, at, x, at.shape.dropout) if at.shape.family == "gpt2" else x
 
 
 def _gated(paper: Paper, at: Setting, x: Value) -> Value:

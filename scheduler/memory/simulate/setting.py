@@ -52,6 +52,12 @@ class Setting:
         return self.batch * self.sequence
 
     @property
+    def logits(self) -> int:
+        """Numbers that the head makes: for each token, or for the class's alone, V."""
+        made_from = self.batch if self.shape.head == "classes" else self.tokens
+        return made_from * self.shape.vocabulary
+
+    @property
     def masked(self) -> bool:
         """Whether a fused attention gets a mask: causality alone needs none."""
         return self.padding_mask or 0 < self.shape.window <= self.sequence
@@ -85,7 +91,7 @@ def setting(
     return Setting(
         shape=shape,
         batch=check_count(Argument("batch"), batch, InvalidRecipe),
-        sequence=check_count(Argument("sequence"), sequence, InvalidRecipe),
+        sequence=_sequence(shape, sequence),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
@@ -97,6 +103,27 @@ def setting(
         cuda=recipe.device == "cuda",
         experts=recipe.experts,
     )
+
+
+def _sequence(shape: Shape, asked: object) -> int:
+    """Tokens in a sequence, which need not be asked for where images make them."""
+    fixed = shape.fixed_sequence
+    if fixed and asked is None:
+        return fixed
+    sequence = check_count(Argument("sequence"), asked, InvalidRecipe)
+    if fixed and sequence != fixed:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" of {shape.name} is {fixed}, its image's patches and the class's token, got "
+            f"{sequence}; leave it out",
+        )
+    if shape.positions and sequence > shape.positions:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
+            f"got {sequence}",
+        )
+    return sequence
 
 
 def _check_formula(shape: Shape, recipe: Recipe) -> None:

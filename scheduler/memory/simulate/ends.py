@@ -1,0 +1,91 @@
+"""What encoders run before their first block and after their last, on paper: see `modules`."""
+
+from __future__ import annotations
+
+from scheduler.memory.simulate.kernels import cast, dropout, join, linear, part, unary
+from scheduler.memory.simulate.modules import norm
+from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.tensors import Paper, Value
+
+
+def embed(paper: Paper, at: Setting, _given: Value) -> Value:
+    """Make a token of each patch, put the class's before them, and add positions."""
+    shape = at.shape
+    patches = entered(paper, at, _patches(paper, at))
+    joined = join(paper, _class_token(paper, at), cast(paper, patches, at.stream))
+    del patches
+    made = _placed(paper, at, joined)
+    del joined
+    return dropout(paper, at, made, shape.dropout)
+
+
+def entered(paper: Paper, at: Setting, x: Value) -> Value:
+    """Let gradients go on into a model whose own weights do not train.
+
+    With adapters it becomes a leaf, which is held with its gradient, as PEFT makes it; else what
+    trains there is not counted.
+    """
+    if not at.trained:
+        held = [paper.save(x)] if at.lora else []
+        door = paper.leaf(0, x.size)
+        paper.record(x, (door,), lambda g, saved: g if at.lora else [None], *held)
+    return x
+
+
+def _placed(paper: Paper, at: Setting, x: Value) -> Value:
+    """Add learned positions. Their gradient is a copy, of one sequence too."""
+    n = at.sequence * at.shape.width
+    places = paper.leaf(n, at.stream, trained=at.trained)
+    made = paper.compute((x, places), x.elements, at.stream, op="aten.add.Tensor")
+    paper.record(made, (x, places), lambda g, saved: [*g, paper.compute(g, n, at.stream)])
+    return made
+
+
+def _patches(paper: Paper, at: Setting) -> Value:
+    """Run a convolution whose stride is its kernel's size: a product for each patch."""
+    shape, size = at.shape, at.compute
+    count = (at.tokens - at.batch) * shape.width
+    weights = shape.patch_parameters - shape.width
+    images = paper.leaf(at.batch * shape.pixels * shape.channels, at.stream, trained=False)
+    w = paper.leaf(weights, at.stream, trained=at.trained)
+    b = paper.leaf(shape.width, at.stream, trained=at.trained)
+    reads = [cast(paper, each, size) for each in (images, w, b)]
+    flops = 2 * count * weights // shape.width
+    made = paper.compute(reads, count, size, flops, op="aten.convolution.default")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        # One kernel for both; each is there when the other is handed on.
+        to_w, to_b = paper.run("", (*grads, *saved), [(weights, size), (shape.width, size)], flops)
+        return [to_w, to_b]
+
+    paper.record(made, (reads[1], reads[2]), back, paper.save(*reads[:2]))
+    return made
+
+
+def _class_token(paper: Paper, at: Setting) -> Value:
+    token = paper.leaf(at.shape.width, at.stream, trained=at.trained)
+    if at.batch == 1:
+        return token  # its gradient is a part of all tokens', which is not let go
+    every = token.view(at.batch * at.shape.width)
+    paper.record_simple(every, token)
+    return every
+
+
+def classify(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the last norm, the head on each sequence's first token, and the loss."""
+    shape = at.shape
+    x = norm(paper, at, x)
+    first = part(paper, x, at.batch * shape.width)
+    logits = linear(
+        paper, first, shape.width, shape.vocabulary, trained=at.trained, bias=shape.head_bias
+    )
+    return cross_entropy(paper, logits)
+
+
+def cross_entropy(paper: Paper, logits: Value, *labels: Value) -> Value:
+    """Run cross-entropy in the logits' dtype; `labels` where they are not the caller's own."""
+    size = logits.size
+    chances = unary(paper, logits, "aten._log_softmax.default", saves="output")
+    made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
+    paper.record_simple(made, chances, paper.save(*labels, divisor))
+    return made
