@@ -136,7 +136,8 @@ def costs_from_shape(
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
-    ending = ending.with_more_in_forward(_first_input(at, kept))
+    # Without a norm after the blocks the code that refers to it has ended.
+    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, kept))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(

@@ -156,6 +156,16 @@ _NEUTRAL = frozenset(" ".join((_BOOKKEEPING, _TOKENS, _GENERATION, _NUMBERS, _OT
 
 _NEUTRAL_IN: dict[str, frozenset[str]] = {
     # What a classifier of images does not have: a pooler, a decoder of masked patches.
+    "bert": frozenset(
+        {
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        }
+    ),
     "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),

@@ -21,12 +21,14 @@ from scheduler.memory.shape.families.table import shape_fields
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
-HEADS = ("causal", "classes")
+HEADS = ("causal", "masked", "classes")
 
 _STACKS = {
     "gpt2": "transformer.h",
     "gpt_neox": "gpt_neox.layers",
     "vit": "vit.layers",
+    "bert": "bert.encoder.layer",
+    "roberta": "roberta.encoder.layer",
 }
 _MOST_LAYERS = 2_000
 """Far beyond any model; the solver of chains has room for so many blocks."""
@@ -88,7 +90,14 @@ class Shape:
         A token attends to those before it alone.
     head
         What the last blocks' output goes to: "causal", a head that predicts each next word;
+        "masked", one that predicts words that are hidden, with a layer and a norm of its own;
         "classes", one that tells classes apart by the first token.
+    post_norm
+        Norms come after the sums, and one after the embedding (BERT).
+    types
+        Kinds of tokens that are learned beside words and positions (0: none).
+    first_position
+        Where positions begin; those before it are no token's (RoBERTa).
     pixels, channels, patch
         Of an image, where a model takes images (0: none): height times width, numbers in a pixel,
         and the pixels along a side of its patches, of which each becomes a token.
@@ -131,6 +140,9 @@ class Shape:
     attention_dropout: float = 0.0
     causal: bool = True
     head: str = "causal"
+    post_norm: bool = False
+    types: int = 0
+    first_position: int = 0
     pixels: int = 0
     channels: int = 0
     patch: int = 0
@@ -189,6 +201,11 @@ class Shape:
     def stack(self) -> str:
         """Where transformers' model of this family has its blocks: ``model.layers``."""
         return _STACKS.get(self.family, "model.layers")
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a sequence can have where positions are learned; 0: as many as one likes."""
+        return self.positions - self.first_position
 
     @property
     def fixed_sequence(self) -> int:
@@ -257,14 +274,19 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """V·d of tokens, or patches and the class's token; with learned positions, positions·d."""
+        """V·d of tokens, or patches and the class's token; learned positions and types; a norm."""
         tokens = self.patch_parameters + self.width if self.pixels else self.vocabulary * self.width
-        return tokens + self.positions * self.width
+        learned = (self.positions + self.types) * self.width
+        return tokens + learned + self.post_norm * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
-        """The last norm and the head: V·d unless the embedding's weight serves, and its bias."""
+        """The last norm and the head: V·d unless the embedding's weight serves, and its bias.
+
+        A masked one has a layer of d·d before it.
+        """
         own = 0 if self.tied else self.vocabulary * self.width
+        own += (self.width + 1) * self.width if self.head == "masked" else 0
         return self.norm_parameters + own + self.head_bias * self.vocabulary
 
     @property
@@ -305,7 +327,8 @@ class Shape:
         if self.experts:
             shared = mlp(self.shared_expert_width) + d + 1 if self.shared_expert_width else 0
             mlps = self.experts * mlp(f) + self.experts + d + shared
-        embeddings = self.positions + d if self.positions else 0
+        embeddings = self.post_norm * self.norm_parameters
+        embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
         if self.pixels:
             # A kernel of four dimensions is factored over the last two; the class's token is a row.
             embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
@@ -313,6 +336,7 @@ class Shape:
             embeddings += self.vocabulary + d
         head = self.norm_parameters + self.head_bias * self.vocabulary
         head += 0 if self.tied else self.vocabulary + d
+        head += 3 * d if self.head == "masked" else 0
         return self.layers * (attention + vectors + mlps) + embeddings + head
 
 

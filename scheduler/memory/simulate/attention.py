@@ -21,6 +21,8 @@ from scheduler.memory.simulate.tensors import Paper, Value
 _WIDEST_FUSED_HEAD = 256
 _JOINED_BY_ROTARY = ("gpt_neox", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta")
+"""Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
 """What CUDA runs where there is a mask, a head is too wide or numbers have four bytes."""
@@ -35,12 +37,24 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     q, k, v = _projected(paper, at, x)
     if shape.rotary:
         q, k = _turned(paper, at, q, k)
-    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
-    attended, probabilities = run(paper, at, q, k, v)
+    attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
         attended = dropout(paper, at, attended, shape.dropout)
     return attended, probabilities
+
+
+def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
+    """Run attention without rotary up to its output projection; nothing inside it is held."""
+    q, k, v = _projected(paper, at, x)
+    return _mixed(paper, at, q, k, v)
+
+
+def _mixed(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value
+) -> tuple[Value, Value | None]:
+    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    return run(paper, at, q, k, v)
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -215,7 +229,7 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
-    Softmax is in fp32 and its output cast, 4·A and e·A; GPT-2 has it in its own dtype, e·A.
+    Softmax is in fp32 and its output cast, 4·A and e·A; some have it in their own dtype, e·A.
 
     A product sees batch and heads as one dimension. A factor in which the two do not lie so is
     copied; those that rotary has joined or that are expanded to all heads lie so already.
@@ -228,7 +242,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
-    size = at.compute if shape.family == "gpt2" else 4
+    size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
     scores = dropout(paper, at, scores, shape.attention_dropout)

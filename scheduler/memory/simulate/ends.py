@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.kernels import cast, dropout, join, linear, part, unary
-from scheduler.memory.simulate.modules import norm
+from scheduler.memory.simulate.kernels import add, cast, dropout, join, linear, part, unary
+from scheduler.memory.simulate.modules import activate, norm
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
 
-def embed(paper: Paper, at: Setting, _given: Value) -> Value:
+def embed(paper: Paper, at: Setting, given: Value) -> Value:
+    """Run what comes before the blocks."""
+    return (_see if at.shape.pixels else _read)(paper, at, given)
+
+
+def _read(paper: Paper, at: Setting, _given: Value) -> Value:
+    """Look up words, their types and their positions, add them up, and norm."""
+    shape = at.shape
+    # RoBERTa counts each sequence's positions, but for its padding.
+    each = at.tokens if shape.first_position else at.sequence
+    places_ids = paper.compute((), each, 8) if shape.first_position else None
+    type_ids = paper.compute((), each, 8)
+    words = _looked_up(paper, at, at.tokens, shape.vocabulary, shared=shape.tied)
+    words = entered(paper, at, words)
+    types = _looked_up(paper, at, at.tokens, shape.types, type_ids)
+    made = add(paper, words, types)
+    places = _looked_up(paper, at, each, shape.positions, places_ids)
+    made = add(paper, made, places)
+    made = norm(paper, at, made)
+    return dropout(paper, at, made, shape.dropout)
+
+
+def _looked_up(
+    paper: Paper,
+    at: Setting,
+    rows: int,
+    table: int,
+    ids: Value | None = None,
+    *,
+    shared: bool = False,
+) -> Value:
+    """Take rows of a table; `ids` where they are made here, `shared` with the head."""
+    count, n = rows * at.shape.width, table * at.shape.width
+    w = paper.leaf(n, at.stream, trained=at.trained, shared=shared)
+    reads = (w.view(count), *([ids] if ids else []))
+    made = paper.compute(reads, count, at.stream, op="aten.embedding.default")
+    kept = [paper.save(ids)] if ids and at.trained else []
+    paper.record(made, (w,), lambda g, saved: [paper.compute((*g, *saved), n, at.stream)], *kept)
+    return made
+
+
+def _see(paper: Paper, at: Setting, _given: Value) -> Value:
     """Make a token of each patch, put the class's before them, and add positions."""
     shape = at.shape
     patches = entered(paper, at, _patches(paper, at))
@@ -71,7 +112,17 @@ def _class_token(paper: Paper, at: Setting) -> Value:
     return every
 
 
-def classify(paper: Paper, at: Setting, x: Value) -> Value:
+def _masked(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the head on every token, a layer with a norm before it, and the loss."""
+    d = at.shape.width
+    made = linear(paper, x, d, d, trained=at.trained, bias=True)
+    made = activate(paper, at, made)
+    made = norm(paper, at, made)
+    logits = linear(paper, made, d, at.shape.vocabulary, trained=at.trained, bias=True)
+    return cross_entropy(paper, logits)
+
+
+def _classes(paper: Paper, at: Setting, x: Value) -> Value:
     """Run the last norm, the head on each sequence's first token, and the loss."""
     shape = at.shape
     x = norm(paper, at, x)
@@ -89,3 +140,7 @@ def cross_entropy(paper: Paper, logits: Value, *labels: Value) -> Value:
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
     paper.record_simple(made, chances, paper.save(*labels, divisor))
     return made
+
+
+HEADS = {"masked": _masked, "classes": _classes}
+"""What the shape's `head` is run by, where that is no causal one."""

@@ -117,10 +117,10 @@ def _sequence(shape: Shape, asked: object) -> int:
             f" of {shape.name} is {fixed}, its image's patches and the class's token, got "
             f"{sequence}; leave it out",
         )
-    if shape.positions and sequence > shape.positions:
+    if shape.positions and sequence > shape.longest:
         raise InvalidRecipe(
             Argument("sequence"),
-            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
+            f" must be at most the {shape.longest} positions that {shape.name} has learned, "
             f"got {sequence}",
         )
     return sequence

@@ -72,5 +72,28 @@ def _vit(config: Config) -> dict[str, Any]:
     }
 
 
-FAMILIES = {"vit": _vit}
+def _bert(config: Config) -> dict[str, Any]:
+    config.only("is_decoder", False, "only encoders of this family are known; say false")
+    config.only("position_embedding_type", "absolute", "only absolute positions are known")
+    return _encoder(config, 0.1) | {
+        "head": "masked",
+        "vocabulary": config.size("vocab_size"),
+        "positions": config.size("max_position_embeddings"),
+        "types": config.size("type_vocab_size"),
+        "tied": config.flag("tie_word_embeddings", True),
+        "post_norm": True,
+    }
+
+
+def _roberta(config: Config) -> dict[str, Any]:
+    fields = _bert(config)
+    if fields["activation"] != "gelu":
+        config.refuse("hidden_act", config.get("hidden_act"), "this family's head has 'gelu'")
+    first = config.size("pad_token_id", 1, least=0) + 1
+    if first >= fields["positions"]:
+        config.refuse("pad_token_id", first - 1, "positions begin after it, and none is left")
+    return fields | {"first_position": first}
+
+
+FAMILIES = {"vit": _vit, "bert": _bert, "roberta": _roberta}
 """Which model_type is read by what."""
