@@ -17,7 +17,8 @@ from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting, linears, setting

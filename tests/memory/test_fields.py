@@ -12,7 +12,7 @@ import transformers
 
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.families.table import FAMILIES
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 
 # The fields of files as their owners published them, and the parameters that are known of them.
 RELEASED: dict[str, tuple[int, str]] = {

@@ -18,7 +18,7 @@ from scheduler.memory.fitting.peaks import kept_bytes
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.memory.simulate.options import look_inside
 from scheduler.memory.simulate.setting import setting
 from scheduler.pytorch.observe.clock import Roofline

@@ -18,7 +18,7 @@ from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.fitting.peaks import smallest_peak
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.families.table import FAMILIES
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import apply, verify
 from tests.memory.memory_cases import keep_all_peak
 from tests.memory.test_measured import model_of

@@ -16,7 +16,7 @@ import pytest
 from scheduler import CostGraph
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import profile
 from tests.memory import test_measured
 from tests.memory.test_costs import GPT2_SIZES, PEAKS, PLAIN, SCALAR, Door, peak_errors

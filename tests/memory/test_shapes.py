@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from scheduler.common.errors import SchedulerError
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.families.table import FAMILIES
-from scheduler.memory.shape.shape import Shape, load_shape, shape_names
+from scheduler.memory.shape.load import load_shape, shape_names
+from scheduler.memory.shape.shape import Shape
 
 KNOWN = {
     "gpt2": 124_439_808,

@@ -13,7 +13,8 @@ from scheduler.common.jsontext import parse_json
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.training import Training
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
 """Where the searches for the largest batch and the longest sequence end."""
