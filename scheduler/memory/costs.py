@@ -14,7 +14,6 @@ from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
-from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
