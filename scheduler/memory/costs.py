@@ -350,4 +350,5 @@ def _block_gradients(at: Setting) -> int:
 def _head_gradients(at: Setting) -> int:
     shape = at.shape
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream if at.trained else 0
+    own = shape.head_parameters - shape.idle_parameters
+    return (own + table) * at.stream if at.trained else 0

@@ -282,7 +282,13 @@ class Shape:
         """
         own = 0 if self.tied else self.vocabulary * self.width
         own += (self.width + 1) * self.width if self.head == "masked" else 0
-        return self.norm_parameters + own + self.head_bias * self.vocabulary
+        own += self.head_bias * self.vocabulary + self.idle_parameters
+        return self.norm_parameters + own
+
+    @property
+    def idle_parameters(self) -> int:
+        """Those that nothing uses: a masked head has its bias twice, and ties the two as weights."""
+        return self.vocabulary if self.head == "masked" and not self.tied else 0
 
     @property
     def parameters(self) -> int:
@@ -329,7 +335,7 @@ class Shape:
             embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
         else:
             embeddings += self.vocabulary + d
-        head = self.norm_parameters + self.head_bias * self.vocabulary
+        head = self.norm_parameters + self.head_bias * self.vocabulary + self.idle_parameters
         head += 0 if self.tied else self.vocabulary + d
         head += 3 * d if self.head == "masked" else 0
         return self.layers * (attention + vectors + mlps) + embeddings + head
