@@ -211,14 +211,13 @@ def head_activations(
     at = setting(shape, batch, sequence, recipe, inside=False)
     chunked = loss == "chunked"
     made = _kept(partial(head, loss=loss), at, scalar=not chunked)
-    logits, upcast = at.logits, shape.head == "causal" and loss != "bf16"
-    size = 4 if upcast else at.compute
+    logits, size = at.logits, 4 if at.upcast and loss != "bf16" else at.compute
     tensors = made.tensors
     if loss == "hf-outputs-kept":
         tensors += (("logits", logits * at.compute),)
     all_kept = replace(made, tensors=tensors, output_bytes=size)
     labels = 8 * (at.tokens + (at.batch == 1)) if shape.head == "causal" else 0
     labels_and_divisor = 0 if chunked else labels + size
-    kept, peak = loss_bytes(loss, at.compute, chunks, upcast=shape.head == "causal")
+    kept, peak = loss_bytes(loss, at.compute, chunks, upcast=at.upcast)
     above = round((peak - kept) * logits)
     return HeadActivations(all_kept, all_kept.total_bytes - labels_and_divisor + above)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.kernels import add, cast, dropout, join, linear, part, unary
-from scheduler.memory.simulate.modules import activate, norm
+from scheduler.memory.simulate.kernels import add, cast, dropout, join, part, unary
+from scheduler.memory.simulate.modules import activate, dense, norm
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
@@ -115,11 +115,16 @@ def _class_token(paper: Paper, at: Setting) -> Value:
 def _masked(paper: Paper, at: Setting, x: Value) -> Value:
     """Run the head on every token, a layer with a norm before it, and the loss."""
     d = at.shape.width
-    made = linear(paper, x, d, d, trained=at.trained, bias=True)
+    made = dense(paper, at, x, d, d, bias=True)
     made = activate(paper, at, made)
     made = norm(paper, at, made)
-    logits = linear(paper, made, d, at.shape.vocabulary, trained=at.trained, bias=True)
-    return cross_entropy(paper, logits)
+    logits = dense(paper, at, made, d, at.shape.vocabulary, bias=at.shape.head_bias)
+    return _own_loss(paper, at, logits)
+
+
+def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:
+    """Run the loss in the logits' own dtype; autocast has it in fp32."""
+    return cross_entropy(paper, cast(paper, logits, 4) if at.autocast else logits)
 
 
 def _classes(paper: Paper, at: Setting, x: Value) -> Value:
@@ -127,10 +132,8 @@ def _classes(paper: Paper, at: Setting, x: Value) -> Value:
     shape = at.shape
     x = norm(paper, at, x)
     first = part(paper, x, at.batch * shape.width)
-    logits = linear(
-        paper, first, shape.width, shape.vocabulary, trained=at.trained, bias=shape.head_bias
-    )
-    return cross_entropy(paper, logits)
+    logits = dense(paper, at, first, shape.width, shape.vocabulary, bias=shape.head_bias)
+    return _own_loss(paper, at, logits)
 
 
 def cross_entropy(paper: Paper, logits: Value, *labels: Value) -> Value:

@@ -14,6 +14,7 @@ from scheduler.memory.state.sizes import DTYPES
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
 _FUSED_GATE = ("phi3",)
+_HF = Argument("loss", "hf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class Setting:
         return made_from * self.shape.vocabulary
 
     @property
+    def upcast(self) -> bool:
+        """Whether transformers' loss is in fp32, whatever the logits are."""
+        return self.shape.head == "causal" or self.autocast
+
+    @property
     def masked(self) -> bool:
         """Whether a fused attention gets a mask: causality alone needs none."""
         return self.padding_mask or 0 < self.shape.window <= self.sequence
@@ -84,6 +90,8 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
     so that all recipes have a formula.
     """
+    if shape.head == "classes" and recipe.loss == "chunked":
+        raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
         _check_formula(shape, recipe)
     autocast, lora = recipe.compute == "autocast", recipe.lora
