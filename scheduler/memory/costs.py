@@ -14,15 +14,25 @@ from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
-from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import Setting, linears, setting
-from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
+from scheduler.memory.simulate.step import (
+    ROOT_BYTES,
+    Activations,
+    Seen,
+    block,
+    flops_share,
+    head,
+    rehearse,
+    run,
+)
+from scheduler.memory.simulate.tensors import Paper
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +44,7 @@ CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
 def costs_from_shape(
     shape: Shape | Mapping[str, object] | str | PathLike[str],
     batch: int,
-    sequence: int,
+    sequence: int | None = None,
     *,
     recipe: Recipe | None = None,
     gpu: str | Gpu = "h100",
@@ -121,18 +131,13 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
-    if shape.positions and at.sequence > shape.positions:
-        raise InvalidRecipe(
-            Argument("sequence"),
-            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
-            f"got {at.sequence}",
-        )
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
-    ending = ending.with_more_in_forward(_first_input(at, first))
+    # Without a norm after the blocks the code that refers to it has ended.
+    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
@@ -210,7 +215,7 @@ def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
     if loss != "chunked":
         seen = rehearse(partial(head, loss=loss), at, machine, scalar=True)
         # The caller's outputs refer to the logits until the backward is over.
-        logits = at.tokens * at.shape.vocabulary * at.compute * (loss == "hf-outputs-kept")
+        logits = at.logits * at.compute * (loss == "hf-outputs-kept")
         return replace(
             seen,
             tensors=(*seen.tensors, ("logits", logits)),
@@ -242,6 +247,8 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     input itself where nothing is done to it before. Its gradient is none that an optimizer takes.
     """
     shape, e = at.shape, at.stream
+    if not shape.causal:
+        return _embedded(at, machine, held)
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
@@ -290,16 +297,33 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     )
 
 
+def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
+    """The embedding, seen on paper."""
+    seen = run(Paper(machine, flops_share=flops_share(at, machine)), embed, at)
+    peaks = replace(
+        seen.peaks,
+        input_bytes=held,
+        input_saved=True,
+        gradient_bytes=seen.gradient_bytes if at.trained else 0,
+        drop_peak=None,
+        recompute_time=seen.peaks.forward_time,
+    )
+    return peaks.cost("embedding", recomputable=False)
+
+
 def _held(at: Setting, loss_bytes: int) -> int:
     """What is there from the beginning to the end of a step."""
-    inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
+    if at.shape.pixels:
+        inputs = at.batch * (at.shape.pixels * at.shape.channels * at.stream + 8)
+    else:
+        inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
     return inputs + _handed(at) + loss_bytes
 
 
 def _handed(at: Setting) -> int:
     """What every block is handed beside its input: position ids, rotary tables, masks."""
     shape, s = at.shape, at.sequence
-    handed = 8 * s + table_bytes(at)
+    handed = (8 * s if shape.causal else 0) + table_bytes(at)
     return handed + sum(_mask(at.of(kind)) for kind in _one_of_each_window(shape))
 
 
@@ -310,6 +334,8 @@ def _one_of_each_window(shape: Shape) -> Iterable[Shape]:
 def _mask(at: Setting) -> int:
     """The mask that blocks of a kind are handed; one of a window alone is of no sequence."""
     size = at.sequence**2
+    if not (at.shape.causal or at.masked):
+        return 0
     if at.eager:
         return at.batch * size * at.stream
     return size * (at.batch if at.padding_mask else 1) if at.masked else 0
@@ -320,7 +346,7 @@ def _local(at: Setting) -> int:
 
     Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
     """
-    if not at.shape.positions:
+    if at.shape.family != "gpt2":
         return _unused(at)
     rows = at.tokens * (at.lora is None) + at.sequence
     return rows * at.shape.width * at.stream + _unused(at)
@@ -331,7 +357,7 @@ def _first_input(at: Setting, kept: Activations) -> int:
 
     Where positions are added it does not; nor does it matter where the block or a leaf holds it.
     """
-    is_held = at.shape.positions or at.lora is not None or kept.input_saved
+    is_held = at.shape.family == "gpt2" or at.lora is not None or kept.input_saved
     return 0 if is_held else kept.input_bytes
 
 
@@ -355,4 +381,5 @@ def _block_gradients(at: Setting) -> int:
 def _head_gradients(at: Setting) -> int:
     shape = at.shape
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream if at.trained else 0
+    own = shape.head_parameters - shape.idle_parameters
+    return (own + table) * at.stream if at.trained else 0

@@ -202,6 +202,40 @@ RELEASED: dict[str, tuple[int, str]] = {
     ),
 }
 
+RELEASED |= {
+    "google-bert/bert-base-uncased": (
+        109_514_298,
+        """{"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "gradient_checkpointing": false, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+        "position_embedding_type": "absolute", "transformers_version": "4.6.0.dev0",
+        "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522}""",
+    ),
+    "FacebookAI/roberta-base": (
+        124_697_433,
+        """{"architectures": ["RobertaForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "roberta",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "type_vocab_size": 1, "vocab_size": 50265}""",
+    ),
+    # Of its thousand classes, numbers in place of names.
+    "google/vit-base-patch16-224": (
+        86_567_656,
+        """{"architectures": ["ViTForImageClassification"], "attention_probs_dropout_prob": 0.0,
+        "encoder_stride": 16, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+        "hidden_size": 768, "image_size": 224, "initializer_range": 0.02,
+        "intermediate_size": 3072, "layer_norm_eps": 1e-12, "model_type": "vit",
+        "num_attention_heads": 12, "num_channels": 3, "num_hidden_layers": 12, "patch_size": 16,
+        "qkv_bias": true, "transformers_version": "4.13.0.dev0", "id2label": """
+        + json.dumps({str(i): f"{i}" for i in range(1000)})
+        + "}",
+    ),
+}
+
 BASE: dict[str, dict[str, Any]] = {
     name: json.loads(text)
     for name, text in {
@@ -217,6 +251,9 @@ BASE: dict[str, dict[str, Any]] = {
         "phi3": RELEASED["microsoft/Phi-3-mini-4k-instruct"][1],
         "gpt2": RELEASED["openai-community/gpt2-xl"][1],
         "gpt_neox": RELEASED["EleutherAI/pythia-1b"][1],
+        "bert": RELEASED["google-bert/bert-base-uncased"][1],
+        "roberta": RELEASED["FacebookAI/roberta-base"][1],
+        "vit": RELEASED["google/vit-base-patch16-224"][1],
     }.items()
 }
 
@@ -277,6 +314,8 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"layer_types": ["full_attention"] * 28}),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "num_key_value_heads": 25, "head_dim": 64}),
     ("gpt_neox", {"hidden_dropout_prob": 0.0, "head_dim": 256, "gradient_checkpointing": False}),
+    ("bert", {"directionality": "bidi", "pooler_fc_size": 768, "is_decoder": False}),
+    ("vit", {"pooler_act": "tanh", "image_size": [224, 224], "num_labels": 2}),
 ]
 
 
@@ -316,6 +355,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neox", {"rotary_pct": 1.5}, "rotary_pct of the config is 1.5: a share of a head must be"),
     ("gpt_neox", {"hidden_dropout_prob": 0.1}, "transformers reads hidden_dropout; say it there"),
     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0}}, "in rope_parameters of the config"),
+    ("bert", {"is_decoder": True}, "is_decoder of the config is True: only encoders of this"),
+    ("bert", {"position_embedding_type": "relative_key"}, "only absolute positions are known"),
+    ("roberta", {"hidden_act": "relu"}, "hidden_act of the config is 'relu': this family's head"),
+    ("roberta", {"pad_token_id": 513}, "pad_token_id of the config is 513: positions begin after"),
+    ("vit", {"patch_size": [16, 8]}, "patch_size of the config is [16, 8]: only square patches"),
+    ("vit", {"patch_size": 448}, "patch_size of the config is 448: an image has 224 × 224 pixels"),
+    ("vit", {"image_size": [224]}, "image_size of the config is [224]: it must be a number, or"),
+    ("vit", {"problem_type": "regression"}, "only a classifier of one class out of several"),
+    ("vit", {"id2label": {"0": "yes"}}, "only a classifier of one class out of several is known"),
 ]
 
 

@@ -22,6 +22,7 @@ from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.families.table import shape_fields
 from scheduler.memory.shape.shape import Shape
 from tests.memory.memory_cases import gpt2, llama, mixtral
+from tests.memory.models import batch_of, blocks_of, kind_of
 from tests.memory.tape import embedding_activations
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
@@ -97,7 +98,7 @@ def model_of(config: Any, precision: str, attention: str) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, SIZE[precision]))
     try:
-        made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        made = kind_of(config).from_config(config, attn_implementation=attention)
     finally:
         torch.set_default_dtype(before)
     return made.train()
@@ -107,18 +108,20 @@ def measured(
     model: Any, batch: int, sequence: int, autocast: bool = False, padded: bool = False
 ) -> tuple[Any, ...]:
     """What the last block of a model keeps, called with what the model calls it with."""
-    *_, block = model.base_model.h if hasattr(model.base_model, "h") else model.base_model.layers
+    *_, block = blocks_of(model)
     calls = []
 
     def see(module: Any, args: Any, kwargs: Any) -> None:
         calls.append((args, kwargs))
 
     hook = block.register_forward_pre_hook(see, with_kwargs=True)
-    mask = torch.ones(batch, sequence, dtype=torch.int64)
-    mask[0, : int(padded)] = 0
+    inputs = batch_of(model, batch, sequence)
+    if "input_ids" in inputs:
+        mask = torch.ones(batch, sequence, dtype=torch.int64)
+        mask[0, : int(padded)] = 0
+        inputs |= {"attention_mask": mask, "use_cache": False}
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        ids = torch.randint(0, model.config.vocab_size, (batch, sequence))
-        model(input_ids=ids, attention_mask=mask, use_cache=False)
+        model(**inputs)
     hook.remove()
     ((x, *rest), kwargs) = calls[-1]
     leaves = torch.utils._pytree.tree_leaves((rest, kwargs))
@@ -338,6 +341,18 @@ SMALL: dict[str, Any] = {
     "pad_token_id": 0,
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ENCODER = {
+    "num_key_value_heads": None,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+IMAGES = {
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 10,
+    "vocab_size": None,
+    "max_position_embeddings": None,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {},
     "qwen2": {},
@@ -348,7 +363,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"num_key_value_heads": 4},
     "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 48},
     "qwen3_moe": EXPERTS | {"norm_topk_prob": True, "head_dim": 16},
+    "vit": ENCODER | IMAGES,
+    "bert": ENCODER,
+    "roberta": ENCODER | {"pad_token_id": 1},
 }
+"""What each has that `SMALL` has not; None: it has no such field."""
+
+
+def sizes_of(*parts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a tiny config, the later parts' in place of the earlier ones'."""
+    joined = {name: value for part in parts for name, value in part.items()}
+    return {name: value for name, value in joined.items() if value is not None}
 
 
 # Gemma 2 caps its scores: transformers runs it eager.
@@ -358,15 +383,15 @@ RUNS = [(f, a) for f in FAMILIES for a in ("sdpa", "eager") if (f, a) != ("gemma
 @pytest.mark.parametrize(("family", "attention"), RUNS)
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_families(family: str, precision: str, attention: str) -> None:
-    config = transformers.AutoConfig.for_model(family, **SMALL | FAMILIES[family])
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
     shape = Shape(**shape_fields(config.to_dict(), family, family))
     model = model_of(config, precision, attention)
     for train in ("full", "frozen"):
         for sizes in ((2, 16), (1, 9)):
             model.requires_grad_(train == "full")
-            kept = block_activations(
-                shape, *sizes, precision=precision, attention=attention, train=train, device="cpu"
-            )
+            how = {"precision": precision, "attention": attention, "train": train}
+            tokens = shape.fixed_sequence or sizes[1]
+            kept = block_activations(shape, sizes[0], tokens, device="cpu", **how)
             assert measured(model, *sizes) == said(kept), (train, sizes)
 
 

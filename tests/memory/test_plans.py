@@ -21,6 +21,7 @@ from scheduler.memory.shape.families.table import FAMILIES
 from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import apply, verify
 from tests.memory.memory_cases import keep_all_peak
+from tests.memory.models import batch_of
 from tests.memory.test_measured import model_of
 from tests.memory.test_profiled import config_of
 
@@ -33,6 +34,8 @@ MORE: dict[str, dict[str, Any]] = {
     "gpt2": DROPOUT,
     # Where gradients of many experts set the peak every plan has the same one.
     "mixtral": {"intermediate_size": 16, "num_local_experts": 4},
+    # As those of weights where a sequence is short.
+    "vit": {"image_size": 64},
 }
 
 
@@ -41,9 +44,8 @@ def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
     config = config_of(family, MORE.get(family, {}) | {"num_hidden_layers": 3})
     attention = "eager" if family == "gemma2" else "sdpa"
     torch.manual_seed(0)
-    ids = torch.randint(0, config.vocab_size, (BATCH, SEQUENCE))
-    batch = {"input_ids": ids, "labels": ids.clone()}
-    return model_of(config, "fp32", attention), config.to_dict(), batch
+    model = model_of(config, "fp32", attention)
+    return model, config.to_dict(), batch_of(model, BATCH, SEQUENCE)
 
 
 def keeping(costs: CostGraph, operation: str) -> Plan:
@@ -68,12 +70,12 @@ def tight(costs: CostGraph) -> Plan:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_plan_on_paper_is_the_model_s(family: str, tmp_path: Path) -> None:
     model, config, batch = model_with(family)
-    attention = model.config._attn_implementation
+    attention, shape = model.config._attn_implementation, load_shape(config)
     for options in (False, True):
         costs = costs_from_shape(
-            config,
+            shape,
             BATCH,
-            SEQUENCE,
+            shape.fixed_sequence or SEQUENCE,
             precision="fp32",
             attention=attention,
             device="cpu",

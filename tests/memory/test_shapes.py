@@ -20,8 +20,10 @@ from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.families.table import FAMILIES
 from scheduler.memory.shape.load import load_shape, shape_names
 from scheduler.memory.shape.shape import Shape
+from tests.memory.models import kind_of
 
 KNOWN = {
+    "bert-base-uncased": 109_514_298,
     "gpt2": 124_439_808,
     "llama-3-70b": 70_553_706_496,
     "llama-3-8b": 8_030_261_248,
@@ -29,6 +31,8 @@ KNOWN = {
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
     "qwen2.5-72b": 72_706_203_648,
+    "roberta-base": 124_697_433,
+    "vit-base-patch16-224": 86_567_656,
 }
 LLAMA = Shape("tiny", "llama", 2, 64, 4, 2, 16, 96, 128)
 
@@ -40,12 +44,10 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def build(config: dict[str, Any]) -> torch.nn.Module:
-    """The causal language model of a config, without storage."""
+    """The model of a config, without storage."""
     built = transformers.AutoConfig.for_model(**config)
-    # Parts of transformers carry no types.
-    causal: Any = transformers.AutoModelForCausalLM
     with torch.device("meta"):
-        model: torch.nn.Module = causal.from_config(built)
+        model: torch.nn.Module = kind_of(built).from_config(built)
     return model
 
 
@@ -87,6 +89,8 @@ def configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
             "n_positions": draw(size),
             "activation_function": "gelu_new",
         }
+    if family in ("vit", "bert", "roberta"):
+        return draw(encoders(family, width, heads))
     record = common | {
         "hidden_size": width,
         "intermediate_size": draw(size),
@@ -117,6 +121,35 @@ def configs(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return record
 
 
+@st.composite
+def encoders(draw: st.DrawFn, family: str, width: int, heads: int) -> dict[str, Any]:
+    size, flag = st.integers(1, 40), st.booleans()
+    record = {
+        "model_type": family,
+        "hidden_size": width,
+        "intermediate_size": draw(size),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "num_attention_heads": heads,
+        "hidden_act": "gelu",
+    }
+    if family != "vit":
+        return record | {
+            "vocab_size": draw(st.integers(3, 50)),
+            "max_position_embeddings": 2 + draw(size),
+            "type_vocab_size": draw(st.integers(1, 3)),
+            "tie_word_embeddings": draw(flag),
+        }
+    patch = draw(st.integers(1, 9))
+    sides = st.integers(patch, 40)
+    return record | {
+        "patch_size": draw(st.sampled_from([patch, [patch, patch]])),
+        "image_size": draw(sides | st.lists(sides, min_size=2, max_size=2)),
+        "num_channels": draw(st.integers(1, 4)),
+        "qkv_bias": draw(flag),
+        "num_labels": draw(st.integers(2, 9)),
+    }
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
@@ -124,13 +157,15 @@ def test_counts_equal_the_built_model(family: str, data: st.DataObject) -> None:
     config = data.draw(configs(family))
     shape, model = load_shape(config), build(config)
     assert shape.parameters == size(model)
-    assert shape.embedding_parameters == size(model, "embed_tokens", "wte", "wpe", "embed_in")
-    blocks = size(model, "layers.0.", ".h.0.")
+    tables = ("embed_tokens", "wte", "wpe", "embed_in", ".embeddings.")
+    assert shape.embedding_parameters == size(model, *tables)
+    blocks = size(model, "layers.0.", ".h.0.", ".layer.0.")
     assert shape.block_parameters == blocks
-    assert shape.attention_parameters == size(
-        model, "layers.0.self_attn", "layers.0.attention.", ".h.0.attn"
-    )
-    assert shape.mlp_parameters == size(model, "layers.0.mlp", ".h.0.mlp")
+    attention = ("layers.0.self_attn", "layers.0.attention.", ".h.0.attn")
+    attention += (".layer.0.attention.self", ".layer.0.attention.output.dense")
+    assert shape.attention_parameters == size(model, *attention)
+    mlp = ("layers.0.mlp", ".h.0.mlp", ".layer.0.intermediate", ".layer.0.output.dense")
+    assert shape.mlp_parameters == size(model, *mlp)
     assert shape.routed_parameters == size(model, ".mlp.experts.")
     idle = 1 - shape.experts_per_token / shape.experts if shape.experts else 0
     expected = shape.parameters - round(shape.routed_parameters * idle)
@@ -144,9 +179,19 @@ def test_factored_statistics() -> None:
     config = dict.fromkeys(("hidden_size", "num_attention_heads", "num_key_value_heads"), 8)
     record = {"model_type": "qwen2", "hidden_act": "silu", "vocab_size": 20} | config
     record |= {"num_hidden_layers": 2, "intermediate_size": 12, "pad_token_id": None}
-    model = build(record)
-    kept = sum(sum(p.shape) if p.dim() > 1 else p.numel() for p in model.parameters())
-    assert load_shape(record).factored_statistics == kept
+    assert load_shape(record).factored_statistics == factored(build(record))
+
+
+@pytest.mark.parametrize("name", ["vit-base-patch16-224", "bert-base-uncased"])
+def test_factored_statistics_of_encoders(name: str) -> None:
+    assert load_shape(name).factored_statistics == factored(build(config_of(name)))
+
+
+def factored(model: torch.nn.Module) -> int:
+    """Sums of rows and of columns, those of the last two dimensions; vectors as they are."""
+    shapes = [p.shape for p in model.parameters()]
+    rows = sum(s[:-1].numel() for s in shapes)
+    return rows + sum(s[:-2].numel() * s[-1] if len(s) > 1 else s[0] - 1 for s in shapes)
 
 
 def test_mixtral_active_parameters() -> None:
@@ -234,12 +279,12 @@ TINY = {
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("lama-7b", "there is no shape 'lama-7b'; did you mean 'llama-7b'? (the shapes are gpt2"),
+        ("lama-7b", "there is no shape 'lama-7b'; did you mean 'llama-7b'? (the shapes are bert"),
         ("nowhere/config.json", "there is no config 'nowhere/config.json'; check the path"),
         (7, "a shape is loaded from a name, a path or a config dictionary, got 7"),
         ({"vocab_size": 3}, "the config has no 'model_type'; choose one of llama, mistral, qwen2"),
         (TINY | {"model_type": "qwen4"}, "got 'qwen4'; did you mean 'qwen"),
-        (TINY | {"model_type": "bert"}, "model_type of the config must be one of 'llama', "),
+        (TINY | {"model_type": "bart"}, "model_type of the config must be one of 'llama', "),
         (
             {"model_type": "llava", "text_config": TINY, "vision_config": {}},
             "the config is of a model with parts ('text_config'), model_type 'llava'; pass the "

@@ -68,8 +68,8 @@ class Fit(FitFacts):
 
 
 def default_sequence(shape: Shape) -> int:
-    """4096 tokens, or as many as the model has learned positions for."""
-    return min(4096, shape.positions or 4096)
+    """4096 tokens, or as many as the model has learned positions for; of images what they make."""
+    return min(4096, shape.longest or 4096)
 
 
 def fit(

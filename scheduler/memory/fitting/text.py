@@ -188,13 +188,17 @@ def _limits(fit: FitFacts) -> list[str]:
             _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
             f"at sequence {fit.sequence}",
         ),
-        (
-            "sequence",
-            _bounded(limits.sequence, limits.most_sequence),
-            _bounded(limits.sequence_checkpointed, limits.most_sequence),
-            f"at batch {fit.batch}{_positions(fit, limits.sequence_checkpointed)}",
-        ),
     ]
+    if not fit.shape.fixed_sequence:
+        kept, checkpointed = limits.sequence, limits.sequence_checkpointed
+        rows.append(
+            (
+                "sequence",
+                _bounded(kept, limits.most_sequence),
+                _bounded(checkpointed, limits.most_sequence),
+                f"at batch {fit.batch}{_positions(fit, checkpointed)}",
+            )
+        )
     return ["", *_to_the_right(rows)]
 
 

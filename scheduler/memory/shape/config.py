@@ -158,6 +158,18 @@ _NEUTRAL = frozenset(" ".join((_BOOKKEEPING, _TOKENS, _GENERATION, _NUMBERS, _OT
 """Fields that leave the memory of training as it is, whatever they hold."""
 
 _NEUTRAL_IN: dict[str, frozenset[str]] = {
+    # What a classifier of images does not have: a pooler, a decoder of masked patches.
+    "bert": frozenset(
+        {
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        }
+    ),
+    "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
     "gemma2": frozenset({"hidden_act", "sliding_window_size"}),

@@ -19,8 +19,15 @@ from scheduler.memory.shape.families.parts import MOST_LAYERS
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
+HEADS = ("causal", "masked", "classes")
 
-_STACKS = {"gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers"}
+_STACKS = {
+    "gpt2": "transformer.h",
+    "gpt_neox": "gpt_neox.layers",
+    "vit": "vit.layers",
+    "bert": "bert.encoder.layer",
+    "roberta": "roberta.encoder.layer",
+}
 
 Varying: TypeAlias = Mapping[str, Sequence[Any]] | tuple[tuple[str, tuple[Any, ...]], ...]
 
@@ -34,7 +41,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder-only transformer, by its sizes.
+    """A transformer, by its sizes.
 
     Attributes
     ----------
@@ -46,7 +53,7 @@ class Shape:
     mlp_width
         f, of a dense MLP or of one expert.
     vocabulary, positions
-        V, and the number of learned positions (0: none).
+        V, words or classes, and the number of learned positions (0: none).
     gated
         The MLP has gate, up and down (else up and down).
     activation
@@ -77,6 +84,21 @@ class Shape:
         Probability of residual and embedding dropout in training (0: none).
     attention_dropout
         Probability of dropout on attention probabilities.
+    causal
+        A token attends to those before it alone.
+    head
+        What the last blocks' output goes to: "causal", a head that predicts each next word;
+        "masked", one that predicts words that are hidden, with a layer and a norm of its own;
+        "classes", one that tells classes apart by the first token.
+    post_norm
+        Norms come after the sums, and one after the embedding (BERT).
+    types
+        Kinds of tokens that are learned beside words and positions (0: none).
+    first_position
+        Where positions begin; those before it are no token's (RoBERTa).
+    pixels, channels, patch
+        Of an image, where a model takes images (0: none): height times width, numbers in a pixel,
+        and the pixels along a side of its patches, of which each becomes a token.
     by_block
         What differs between blocks, a mapping: each such field with its value in every block, first
         to last (``{"window": (512, 512, 0)}``). The field itself is then the last block's. Kept as
@@ -118,6 +140,14 @@ class Shape:
     parallel: bool = False
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    causal: bool = True
+    head: str = "causal"
+    post_norm: bool = False
+    types: int = 0
+    first_position: int = 0
+    pixels: int = 0
+    channels: int = 0
+    patch: int = 0
     by_block: Varying = ()
 
     def __post_init__(self) -> None:
@@ -140,6 +170,7 @@ class Shape:
         self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
+        check_choice(self._what("head"), self.head, HEADS, InvalidShape)
         if self.norms not in (2, 4):
             raise InvalidShape(f"{self._what('norms')} must be 2 or 4, got {shown(self.norms)}")
         self._check_together()
@@ -215,6 +246,16 @@ class Shape:
         return _STACKS.get(self.family, "model.layers")
 
     @property
+    def longest(self) -> int:
+        """Tokens that a sequence can have where positions are learned; 0: as many as one likes."""
+        return self.positions - self.first_position
+
+    @property
+    def fixed_sequence(self) -> int:
+        """Tokens of every sequence where images make them, the class's token with them; else 0."""
+        return self.positions if self.pixels else 0
+
+    @property
     def query_width(self) -> int:
         """H·a, the features of all queries of a token."""
         return self.heads * self.head_width
@@ -223,6 +264,11 @@ class Shape:
     def kv_width(self) -> int:
         """G·a, the features of all keys (or all values) of a token."""
         return self.kv_heads * self.head_width
+
+    @property
+    def rotary(self) -> bool:
+        """Whether positions turn queries and keys."""
+        return not self.positions
 
     @property
     def turned_width(self) -> int:
@@ -265,15 +311,32 @@ class Shape:
         return self.attention_parameters + self.mlp_parameters + self.norms * self.norm_parameters
 
     @property
+    def patch_parameters(self) -> int:
+        """Of the projection of patches: the pixels of one times d, and biases."""
+        return (self.channels * self.patch**2 + 1) * self.width
+
+    @property
     def embedding_parameters(self) -> int:
-        """V·d of tokens and, where positions are learned, positions·d."""
-        return (self.vocabulary + self.positions) * self.width
+        """V·d of tokens, or patches and the class's token; learned positions and types; a norm."""
+        tokens = self.patch_parameters + self.width if self.pixels else self.vocabulary * self.width
+        learned = (self.positions + self.types) * self.width
+        return tokens + learned + self.post_norm * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
-        """The last norm and the head: V·d unless the embedding's weight serves, and its bias."""
+        """The last norm and the head: V·d unless the embedding's weight serves, and its bias.
+
+        A masked one has a layer of d·d before it.
+        """
         own = 0 if self.tied else self.vocabulary * self.width
-        return self.norm_parameters + own + self.head_bias * self.vocabulary
+        own += (self.width + 1) * self.width if self.head == "masked" else 0
+        own += self.head_bias * self.vocabulary + self.idle_parameters
+        return self.norm_parameters + own
+
+    @property
+    def idle_parameters(self) -> int:
+        """Those that nothing uses: a masked head has its bias twice, and ties the two as weights."""
+        return self.vocabulary if self.head == "masked" and not self.tied else 0
 
     @property
     def parameters(self) -> int:
@@ -302,9 +365,16 @@ class Shape:
         some rows or columns are shared: this count is of separate matrices, an upper bound there.
         """
         d = self.width
-        embeddings = self.vocabulary + d + (self.positions + d if self.positions else 0)
-        head = self.norm_parameters + self.head_bias * self.vocabulary
+        embeddings = self.post_norm * self.norm_parameters
+        embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
+        if self.pixels:
+            # A kernel of four dimensions is factored over the last two; the class's token is a row.
+            embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
+        else:
+            embeddings += self.vocabulary + d
+        head = self.norm_parameters + self.head_bias * self.vocabulary + self.idle_parameters
         head += 0 if self.tied else self.vocabulary + d
+        head += 3 * d if self.head == "masked" else 0
         return self.over_blocks(lambda kind: kind._block_statistics) + embeddings + head
 
     @property
@@ -325,6 +395,9 @@ class Shape:
         return attention + vectors + mlps
 
 
-_OF_MODELS = "name family layers width vocabulary positions tied head_bias norm norm_bias by_block"
+_OF_MODELS = """
+    name family layers width vocabulary positions tied head_bias norm norm_bias causal head
+    post_norm types first_position pixels channels patch by_block
+"""
 _OF_BLOCKS = [one.name for one in fields(Shape) if one.name not in _OF_MODELS.split()]
 """Fields in which blocks can differ."""

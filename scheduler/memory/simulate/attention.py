@@ -20,6 +20,8 @@ from scheduler.memory.simulate.tensors import Paper, Value
 _WIDEST_FUSED_HEAD = 256
 _NORMED_LATE = ("gemma3_text",)
 """Families that norm queries and keys when keys and values are projected."""
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta")
+"""Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
 """What CUDA runs where there is a mask, a head is too wide or numbers have four bytes."""
@@ -32,12 +34,24 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     """
     shape = at.shape
     q, k, v = _projected(paper, at, x)
-    if not shape.positions:
+    if shape.rotary:
         q, k = turned(paper, at, q, k)
-    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
-    attended, probabilities = run(paper, at, q, k, v)
+    attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
-    return dropout(paper, at, attended, shape.dropout), probabilities
+    if shape.family == "gpt2":
+        attended = dropout(paper, at, attended, shape.dropout)
+    return attended, probabilities
+
+
+def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
+    """Run attention without rotary up to its output projection; nothing inside it is held."""
+    q, k, v = _projected(paper, at, x)
+    return _mixed(paper, at, q, k, v)
+
+
+def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
+    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    return run(paper, at, q, k, v)
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -71,7 +85,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
 
 def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
     """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
-    x = view(paper, x, copied=True)
+    x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
     return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
@@ -85,7 +99,7 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
+    flops = 4 * at.probabilities * shape.head_width // (2 if shape.causal and not at.masked else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
@@ -140,13 +154,14 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
     queries, keys, values = in_fp32
     queries = unary(paper, queries, "aten.mul.Scalar")
-    if mask is None:
+    if mask is None and shape.causal:
         mask = _causal(paper, at)
     if shape.kv_heads < shape.heads and not expands(at):
         keys, values = (_expanded(paper, at, part, copied=True) for part in (keys, values))
         k_copied = v_copied = False
     scores = _scaled_scores(paper, at, queries, keys, (q_copied, k_copied))
-    scores = _added(paper, scores, mask)
+    if mask is not None:
+        scores = _added(paper, scores, mask)
     scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
     scores = dropout(paper, at, scores, shape.attention_dropout)
     _returned = cast(paper, scores, at.compute)
@@ -195,7 +210,7 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
-    Softmax is in fp32 and its output cast, 4·A and e·A; GPT-2 has it in its own dtype, e·A.
+    Softmax is in fp32 and its output cast, 4·A and e·A; some have it in their own dtype, e·A.
 
     A product sees batch and heads as one dimension. A factor in which the two do not lie so is
     copied; those that rotary has joined or that are expanded to all heads lie so already.
@@ -208,7 +223,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
-    size = at.compute if shape.family == "gpt2" else 4
+    size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
     scores = dropout(paper, at, scores, shape.attention_dropout)
@@ -226,6 +241,8 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         scores = unary(paper, scores, "aten.div.Tensor")
         scores = unary(paper, scores, "aten.tanh.default", saves="output")
         scores = scale(paper, scores)
+    if not (at.shape.causal or at.masked):
+        return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
     return _added(paper, scores, mask)
 

@@ -29,7 +29,7 @@ def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
     of_attention = {"o": at.shape.output_bias} | dict.fromkeys(
         ("q", "k", "v", "qkv"), at.shape.qkv_bias
     )
-    result = _linear(paper, at, x, inputs, outputs, of_attention.get(name, at.shape.mlp_bias))
+    result = dense(paper, at, x, inputs, outputs, of_attention.get(name, at.shape.mlp_bias))
     if name not in at.targets:
         return result
     assert at.lora is not None
@@ -55,9 +55,10 @@ def _adapter(paper: Paper, at: Setting, x: Value, inputs: int, outputs: int) -> 
     )
 
 
-def _linear(
+def dense(
     paper: Paper, at: Setting, x: Value, inputs: int, outputs: int, bias: bool = False
 ) -> Value:
+    """Run a linear layer of the model, under autocast on casts."""
     weight = None
     if at.autocast:
         x = cast(paper, x, at.compute)
@@ -97,7 +98,7 @@ def mlp(paper: Paper, at: Setting, x: Value) -> Value:
         x = project(paper, at, x, "up")
         x = activate(paper, at, x)
         x = project(paper, at, x, "down")
-    return dropout(paper, at, x, at.shape.dropout)
+    return dropout(paper, at, x, at.shape.dropout) if at.shape.family == "gpt2" else x
 
 
 def _gated(paper: Paper, at: Setting, x: Value) -> Value:

@@ -61,7 +61,7 @@ def _repeated(paper: Paper, at: Setting) -> Value:
 def table_bytes(at: Setting) -> int:
     """Bytes of the tables that all blocks are handed."""
     shape = at.shape
-    if shape.positions:
+    if not shape.rotary:
         return 0
     # Gemma 3 has tables of their own for blocks with a window.
     pairs = len({kind.window for kind in shape.kinds}) if shape.family == "gemma3_text" else 1

@@ -14,6 +14,7 @@ from scheduler.memory.state.sizes import DTYPES
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
 _FUSED_GATE = ("glm", "glm4", "phi3")
+_HF = Argument("loss", "hf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,17 @@ class Setting:
         return self.batch * self.sequence
 
     @property
+    def logits(self) -> int:
+        """Numbers that the head makes: for each token, or for the class's alone, V."""
+        made_from = self.batch if self.shape.head == "classes" else self.tokens
+        return made_from * self.shape.vocabulary
+
+    @property
+    def upcast(self) -> bool:
+        """Whether transformers' loss is in fp32, whatever the logits are."""
+        return self.shape.head == "causal" or self.autocast
+
+    @property
     def masked(self) -> bool:
         """Whether a fused attention gets a mask: causality alone needs none."""
         return self.padding_mask or 0 < self.shape.window <= self.sequence
@@ -82,6 +94,8 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
     so that all recipes have a formula.
     """
+    if shape.head == "classes" and recipe.loss == "chunked":
+        raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
         for kind in shape.kinds:
             _check_formula(kind, recipe)
@@ -90,7 +104,7 @@ def setting(
     return Setting(
         shape=shape,
         batch=check_count(Argument("batch"), batch, InvalidRecipe),
-        sequence=check_count(Argument("sequence"), sequence, InvalidRecipe),
+        sequence=_sequence(shape, sequence),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
@@ -102,6 +116,27 @@ def setting(
         cuda=recipe.device == "cuda",
         experts=recipe.experts,
     )
+
+
+def _sequence(shape: Shape, asked: object) -> int:
+    """Tokens in a sequence, which need not be asked for where images make them."""
+    fixed = shape.fixed_sequence
+    if fixed and asked is None:
+        return fixed
+    sequence = check_count(Argument("sequence"), asked, InvalidRecipe)
+    if fixed and sequence != fixed:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" of {shape.name} is {fixed}, its image's patches and the class's token, got "
+            f"{sequence}; leave it out",
+        )
+    if shape.positions and sequence > shape.longest:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" must be at most the {shape.longest} positions that {shape.name} has learned, "
+            f"got {sequence}",
+        )
+    return sequence
 
 
 def _check_formula(shape: Shape, recipe: Recipe) -> None:

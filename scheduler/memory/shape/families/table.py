@@ -14,14 +14,16 @@ from typing import Any
 from scheduler.common.text import shown
 from scheduler.memory.errors import InvalidShape, check_choice
 from scheduler.memory.shape.config import Config, check_fields
-from scheduler.memory.shape.families import dense, mixtures
+from scheduler.memory.shape.families import dense, encoders, mixtures
 from scheduler.memory.shape.families.parts import check_whole_heads
 
 _NESTED = ("text_config", "vision_config", "audio_config", "llm_config", "language_config")
 _NOT_WHOLE = ("glm", "glm4", "gpt2", "gpt_neox", "phi3")
 """Families whose rotary need not turn whole heads, or that have none."""
 
-FAMILIES: Mapping[str, Callable[[Config], dict[str, Any]]] = dense.FAMILIES | mixtures.FAMILIES
+FAMILIES: Mapping[str, Callable[[Config], dict[str, Any]]] = (
+    dense.FAMILIES | mixtures.FAMILIES | encoders.FAMILIES
+)
 """Which model_type is read by what."""
 
 
