@@ -177,6 +177,10 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     # Transformers keeps embd_pdrop and applies only resid_pdrop. The others are of another runtime.
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
+    # Numbers; experts per token by an older name; the cache's beginning.
+    "gpt_oss": frozenset(
+        {"swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length"}
+    ),
     # The width of dense blocks, which such a model may have none of.
     "qwen2_moe": frozenset({"intermediate_size"}),
     "qwen3_moe": frozenset({"intermediate_size"}),

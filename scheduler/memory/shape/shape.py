@@ -70,11 +70,17 @@ class Shape:
         Head and embedding share their weight.
     experts, experts_per_token, shared_expert_width
         Of a mixture of experts; 0 experts: a dense MLP. A shared expert of this width runs on
-        every token behind a gate of its own (d weights), as in Qwen2-MoE; 0: none.
+        every token, in Qwen2-MoE behind a gate of its own (d weights); 0: none.
+    shared_expert_gate
+        That gate is there.
+    router_bias
+        The router, which chooses a token's experts, carries a bias.
     shares_divided
         The shares of a token's experts are divided by their sum.
     rotary_width
         Features of a head that rotary positions turn (0: all). Fewer in GPT-NeoX and some Phi-3.
+    sinks
+        Each head has a score that no token's value goes with (gpt-oss).
     window
         Tokens that attention looks back, itself included (0: all), in every block. A sequence at
         least this long needs a mask of its own.
@@ -134,8 +140,11 @@ class Shape:
     experts: int = 0
     experts_per_token: int = 0
     shared_expert_width: int = 0
+    shared_expert_gate: bool = True
+    router_bias: bool = False
     shares_divided: bool = True
     rotary_width: int = 0
+    sinks: bool = False
     window: int = 0
     parallel: bool = False
     dropout: float = 0.0
@@ -280,7 +289,8 @@ class Shape:
         """Of one block: d·(Ha + 2Ga) to queries, keys and values, Ha·d back, biases, QK norms."""
         d, dq, dk = self.width, self.query_width, self.kv_width
         biases = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
-        return 2 * d * dq + 2 * d * dk + biases + self.qk_norm * 2 * self.head_width
+        others = self.qk_norm * 2 * self.head_width + self.sinks * self.heads
+        return 2 * d * dq + 2 * d * dk + biases + others
 
     def _mlp(self, width: int) -> int:
         inner = 2 if self.gated else 1
@@ -297,8 +307,9 @@ class Shape:
         if not self.experts:
             return self.expert_parameters
         shared = self.shared_expert_width
-        beside = self._mlp(shared) + self.width if shared else 0
-        return self.width * self.experts + self.experts * self.expert_parameters + beside
+        beside = self._mlp(shared) + self.shared_expert_gate * self.width if shared else 0
+        router = (self.width + self.router_bias) * self.experts
+        return router + self.experts * self.expert_parameters + beside
 
     @property
     def norm_parameters(self) -> int:
@@ -384,14 +395,16 @@ class Shape:
         attention = 2 * (d + dq) + 2 * (d + dk)
         vectors = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
         vectors += self.qk_norm * 2 * self.head_width + self.norms * self.norm_parameters
+        vectors += self.sinks * self.heads
 
         def mlp(width: int) -> int:
             return (inner + 1) * (d + width) + self.mlp_bias * (inner * width + d)
 
         mlps = mlp(f)
         if self.experts:
-            shared = mlp(self.shared_expert_width) + d + 1 if self.shared_expert_width else 0
-            mlps = self.experts * mlp(f) + self.experts + d + shared
+            gate = self.shared_expert_gate * (d + 1)
+            shared = mlp(self.shared_expert_width) + gate if self.shared_expert_width else 0
+            mlps = self.experts * (mlp(f) + self.router_bias) + self.experts + d + shared
         return attention + vectors + mlps
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
+    join,
     part,
     rms_norm,
     scale,
     split,
+    subtract,
     unary,
     view,
 )
@@ -223,6 +225,11 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
+    if shape.sinks:
+        scores, _combined = _with_sinks(paper, at, scores)
+        scores = dropout(paper, at, scores, shape.attention_dropout)
+        made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
+        return view(paper, made, made=shape.heads > 1, copied=apart), scores
     size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
@@ -245,6 +252,25 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
     return _added(paper, scores, mask)
+
+
+def _with_sinks(paper: Paper, at: Setting, scores: Value) -> tuple[Value, Value]:
+    """Run softmax beside a sink's score, which then goes; and what softmax ran on."""
+    size, rows = at.compute, scores.elements // at.sequence
+    sink = paper.leaf(at.shape.heads, size, trained=at.trained)
+    spread = sink.view(rows)
+    paper.record_simple(spread, sink)
+    every = join(paper, scores, spread)
+    highest, places = paper.run("aten.max.dim", (every,), [(rows, size), (rows, 8)])
+    n = every.elements
+    paper.record(
+        highest, (every,), lambda g, saved: [paper.compute(g, n, size)], paper.save(places)
+    )
+    del places
+    every = subtract(paper, every, highest)
+    del highest
+    chances = unary(paper, every, "aten._softmax.default", saves="output")
+    return part(paper, chances, scores.elements), every
 
 
 def _added(paper: Paper, scores: Value, mask: Value) -> Value:

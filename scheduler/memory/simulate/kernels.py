@@ -29,6 +29,19 @@ def add(paper: Paper, x: Value, y: Value) -> Value:
     return made
 
 
+def subtract(paper: Paper, x: Value, y: Value) -> Value:
+    """Run x - y, the smaller spread over the larger; y gets the gradient negated."""
+    n, m, size = x.elements, y.elements, x.size
+    made = paper.compute((x, y), n, size, op="aten.sub.Tensor")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        negated = paper.compute(grads, n, size)
+        return [grads[0], negated if n == m else paper.compute((negated,), m, size)]
+
+    paper.record(made, (x, y), back)
+    return made
+
+
 def cast(paper: Paper, x: Value, size: int) -> Value:
     """Run x.to(dtype); nothing where x has it."""
     if x.size == size:
@@ -219,6 +232,8 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
         return cast(paper, x, size)
     variance = _mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
+    if at.shape.family == "gpt_oss":
+        return cast(paper, multiply(paper, w, x), size)
     return multiply(paper, w, cast(paper, x, size))
 
 

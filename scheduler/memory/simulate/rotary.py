@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.kernels import add, join, multiply, part, unary
+from scheduler.memory.simulate.kernels import add, join, multiply, part, split, subtract, unary
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
-JOINED_BY_ROTARY = ("glm", "glm4", "gpt_neox", "phi3")
+JOINED_BY_ROTARY = ("glm", "glm4", "gpt_neox", "gpt_oss", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
+_BY_HALVES = ("gpt_oss",)
+"""Of these, those whose halves are turned one by one, by tables of half a head."""
 _INTERLEAVED = ("glm", "glm4")
 """Of these, those that turn neighbours, so that each block makes tables of its own."""
 
@@ -17,6 +19,10 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     width, turning = at.shape.head_width, at.shape.turned_width
     table = paper.leaf(at.sequence * turning, at.stream, trained=False)
     tables = [table, table]
+    if at.shape.family in _BY_HALVES:
+        half = paper.leaf(table.elements // 2, at.stream, trained=False)
+        turned = _by_halves(paper, split(paper, q, 2), half)
+        return turned, _by_halves(paper, split(paper, k, 2), half)
     if at.shape.family not in JOINED_BY_ROTARY:
         turned = _rotary(paper, q, tables)
         return turned, _rotary(paper, k, tables)
@@ -34,6 +40,19 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     q, k = (_rotary(paper, x, tables, neighbours=both) for x in (q_turns, k_turns))
     turned = join(paper, q, q_stays)
     return turned, join(paper, k, k_stays)
+
+
+def _by_halves(paper: Paper, halves: list[Value], table: Value) -> Value:
+    """Run x₁·cos - x₂·sin and x₂·cos + x₁·sin, and join them; tables are of half the features."""
+    x, y = halves
+    halves.clear()
+    straight, across = multiply(paper, x, table), multiply(paper, y, table)
+    first = subtract(paper, straight, across)
+    del straight, across
+    straight, across = multiply(paper, y, table), multiply(paper, x, table)
+    second = add(paper, straight, across)
+    del straight, across
+    return join(paper, first, second)
 
 
 def _rotary(paper: Paper, x: Value, tables: list[Value], *, neighbours: bool = False) -> Value:
@@ -65,4 +84,6 @@ def table_bytes(at: Setting) -> int:
         return 0
     # Gemma 3 has tables of their own for blocks with a window.
     pairs = len({kind.window for kind in shape.kinds}) if shape.family == "gemma3_text" else 1
+    if shape.family in _BY_HALVES:
+        return at.sequence * shape.turned_width * at.stream
     return 2 * pairs * at.sequence * shape.turned_width * at.stream

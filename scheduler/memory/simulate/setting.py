@@ -153,6 +153,12 @@ def _check_formula(shape: Shape, recipe: Recipe) -> None:
             "that do (flash, flex) there is no formula; say ",
             Argument("attention", "eager"),
         )
+    if shape.sinks and not eager:
+        raise NoFormula(
+            "the heads of gpt-oss have sinks, which sdpa does not know, and for fused attentions "
+            "that do (flash, flex) there is no formula; say ",
+            Argument("attention", "eager"),
+        )
     if autocast and recipe.device == "cpu" and shape.attention_dropout:
         raise NoFormula("there is no formula for attention dropout on the CPU in autocast")
 

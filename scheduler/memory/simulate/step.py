@@ -14,7 +14,8 @@ from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend, mix
 from scheduler.memory.simulate.ends import HEADS, cross_entropy
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
-from scheduler.memory.simulate.modules import activate, mixture, mlp, norm, project
+from scheduler.memory.simulate.mixtures import mixture
+from scheduler.memory.simulate.modules import activate, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Storage, Value

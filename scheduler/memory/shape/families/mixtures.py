@@ -97,8 +97,26 @@ def _qwen3_moe(config: Config) -> dict[str, Any]:
     return _qwen_moe(config) | window | made
 
 
+def _gpt_oss(config: Config) -> dict[str, Any]:
+    bias = config.flag("attention_bias", True)
+    return (
+        common(config)
+        | _experts(config, "num_local_experts", "num_experts")
+        | windows(config, one_window(config, 128)["window"], lambda i: i % 2 == 0)
+        | {
+            "mlp_width": config.size("intermediate_size"),
+            "qkv_bias": bias,
+            "output_bias": bias,
+            "mlp_bias": True,
+            "router_bias": True,
+            "sinks": True,
+        }
+    )
+
+
 FAMILIES = {
     "mixtral": _mixtral,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
+    "gpt_oss": _gpt_oss,
 }

@@ -1,0 +1,206 @@
+"""Mixtures of experts, on paper: see `modules`."""
+
+from __future__ import annotations
+
+from scheduler.memory.simulate.kernels import (
+    add,
+    cast,
+    linear,
+    multiply,
+    part,
+    scale,
+    shift,
+    split,
+    unary,
+)
+from scheduler.memory.simulate.modules import activate
+from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.tensors import Paper, Value
+
+
+def mixture(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the router, k of E experts for every token, and the shared expert where there is one.
+
+    Experts are transformers' grouped product over R = T·k sorted rows, op by op: how tokens are
+    routed changes no size. Weights of rows are u bytes: 4, or e in Qwen's families, which cast
+    them. Kept by the router: 4·T·E + 8·T·k, and 4·T·k + 4·T where the shares are divided by their
+    sum; by a row: e·(2d + 4f) (frozen e·(d + 3f)), u, and 24 of its place; and 4·E.
+    """
+    shape = at.shape
+    if not shape.shared_expert_width:
+        _logits, shares, chosen = _route(paper, at, x)
+        return _experts(paper, at, x, shares, chosen)
+    shared = _shared_expert(paper, at, x)
+    _logits, shares, chosen = _route(paper, at, x)
+    made = _experts(paper, at, x, shares, chosen)
+    open_ = unary(
+        paper,
+        linear(paper, x, shape.width, 1, trained=at.trained),
+        "aten.sigmoid.default",
+        saves="output",
+    )
+    shared = multiply(paper, open_, shared)
+    del open_
+    return add(paper, made, shared)
+
+
+def _shared_expert(paper: Paper, at: Setting, x: Value) -> Value:
+    d, width = at.shape.width, at.shape.shared_expert_width
+
+    def inside() -> Value:
+        active = activate(paper, at, linear(paper, x, d, width, trained=at.trained))
+        return multiply(paper, active, linear(paper, x, d, width, trained=at.trained))
+
+    return linear(paper, inside(), width, d, trained=at.trained)
+
+
+def _route(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
+    """Run the router: scores of all experts, shares and indices of those chosen."""
+    shape, bias = at.shape, at.shape.router_bias
+    logits = linear(paper, x, shape.width, shape.experts, trained=at.trained, bias=bias)
+    if shape.family == "gpt_oss":
+        # Shares are of those that were chosen, in the model's dtype.
+        highest, indices = _highest(paper, at, logits)
+        shares = unary(paper, highest, "aten._softmax.default", saves="output")
+        return logits, shares, indices
+    chances = unary(paper, cast(paper, logits, 4), "aten._softmax.default", saves="output")
+    shares, indices = _highest(paper, at, chances)
+    if shape.shares_divided:
+        shares = _divided(paper, at, shares)
+    if shape.family.startswith("qwen"):
+        shares = cast(paper, shares, at.compute)
+    return logits, shares, indices
+
+
+def _highest(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value]:
+    """Run topk: scores, and places, of the experts that each token chooses."""
+    rows, every, size = at.tokens * at.shape.experts_per_token, x.elements, x.size
+    scores, places = paper.run("aten.topk.default", (x,), [(rows, size), (rows, 8)])
+    paper.record(scores, (x,), lambda g, saved: [paper.compute(g, every, size)], paper.save(places))
+    return scores, places
+
+
+def _divided(paper: Paper, at: Setting, shares: Value) -> Value:
+    """Divide by the sum, in place: what was there is copied for the backward."""
+    n = shares.elements
+    total = unary(paper, shares, "aten.sum.dim_IntList", elements=at.tokens)
+    before = paper.compute((shares,), n, 4, op="aten.clone.default")
+    saved = paper.save(before, total)
+    made = shares.view()
+    paper.change("aten.div_.Tensor", made, total)
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        to_shares = paper.compute((*grads, saved[1]), n, 4)
+        return [to_shares, paper.compute((*grads, *saved), at.tokens, 4)]
+
+    paper.record(made, (shares, total), back, saved)
+    return made
+
+
+def _experts(paper: Paper, at: Setting, x: Value, shares: Value, chosen: Value) -> Value:
+    """Sort rows by expert, run gate, up and down on all, weight and add them up."""
+    shape, d, f = at.shape, at.shape.width, at.shape.mlp_width
+    rows = shares.elements
+    ids, order = paper.run("aten.sort.default", (chosen,), [(rows, 8), (rows, 8)])
+    token = paper.compute((order,), rows, 8, op="aten.floor_divide.default")
+    taken = _rows(paper, x, rows * d, token)
+    del token
+    weights = _rows(paper, shares, rows, order)
+    counted = paper.compute((ids,), rows, 4, op="aten._to_copy.default")
+    counts = paper.compute((counted,), shape.experts, 4, op="aten.histc.default")
+    ends = paper.compute((counts,), shape.experts, 4, op="aten.cumsum.default")
+    biases = _biases(paper, at, 2 * f, ids)
+    made = _grouped(paper, at, taken, d, 2 * f, ends, biases)
+    made = (_clamped if shape.family == "gpt_oss" else _activated)(paper, at, made)
+    biases = _biases(paper, at, d, ids)
+    made = _grouped(paper, at, made, f, d, ends, biases)
+    weighted = multiply(paper, made, weights)
+    back = paper.compute((order,), rows, 8, op="aten.empty_like.default")
+    places = paper.compute((), rows, 8, op="aten.arange.default")
+    paper.change("aten.index_put_.default", back, order, places)
+    del places
+    weighted = _rows(paper, weighted, rows * d, back)
+    total = _summed(paper, weighted, at.tokens * d)
+    return cast(paper, total, x.size)
+
+
+def _activated(paper: Paper, at: Setting, both: Value) -> Value:
+    gate, up = split(paper, both, 2)
+    return multiply(paper, activate(paper, at, gate), up)
+
+
+def _clamped(paper: Paper, at: Setting, both: Value) -> Value:
+    """Run (clamp(up) + 1) · g · sigmoid(a·g) with g = clamp(gate), of columns that take turns."""
+    gate, up = (part(paper, both, both.elements // 2) for _ in range(2))
+    gate = _clamp(paper, gate)
+    up = _clamp(paper, up)
+    open_ = unary(paper, scale(paper, gate), "aten.sigmoid.default", saves="output")
+    glu = multiply(paper, gate, open_)
+    del open_
+    return multiply(paper, shift(paper, up), glu)
+
+
+def _clamp(paper: Paper, x: Value) -> Value:
+    return unary(paper, x, "aten.clamp.default", saves="input")
+
+
+def _biases(paper: Paper, at: Setting, width: int, expert: Value) -> Value | None:
+    """Take the bias of each row's expert, where experts have one."""
+    if not at.shape.mlp_bias:
+        return None
+    size = at.compute
+    every = paper.leaf(at.shape.experts * width, size, trained=at.trained)
+    return _rows(paper, every, expert.elements * width, expert)
+
+
+def _rows(paper: Paper, x: Value, elements: int, places: Value) -> Value:
+    """Take rows by their places; backward, they are added to a copy of zeros."""
+    saved = [paper.save(places)] if x.node is not None else []
+    n, size = x.elements, x.size
+    made = paper.compute((x, places), elements, size, op="aten.index.Tensor")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        zeros = paper.compute((), n, size)
+        return [paper.compute((zeros, *saved, *grads), n, size)]
+
+    paper.record(made, (x,), back, *saved)
+    return made
+
+
+def _summed(paper: Paper, x: Value, elements: int) -> Value:
+    """Add up each token's rows; backward, its gradient is copied to each of them."""
+    made = paper.compute((x,), elements, x.size, op="aten.sum.dim_IntList")
+    paper.record_simple(made, x)
+    return made
+
+
+def _grouped(
+    paper: Paper,
+    at: Setting,
+    x: Value,
+    inputs: int,
+    outputs: int,
+    ends: Value,
+    biases: Value | None = None,
+) -> Value:
+    """Run each row's product with its expert's weight: 2·inputs·outputs FLOPs a row."""
+    rows, size, weights = x.elements // inputs, x.size, at.shape.experts * inputs * outputs
+    flops = 2 * rows * inputs * outputs
+    w = paper.leaf(weights, size, trained=at.trained)
+    kept = paper.save(*((x, w, ends) if at.trained else (w, ends)))
+    made = paper.compute((x, w, ends), rows * outputs, size, flops, op="aten._grouped_mm.default")
+    onward = x.node is not None
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value | None]:
+        (g,), (*_, w, ends) = grads, saved
+        to_x = paper.compute((g, w, ends), rows * inputs, size, flops) if onward else None
+        to_w = paper.compute((g, saved[0], ends), weights, size, flops) if at.trained else None
+        return [to_x, to_w]
+
+    paper.record(made, (x, w), back, kept)
+    if biases is None:
+        return made
+    with_bias = made.view()
+    paper.change("aten.add_.Tensor", with_bias, biases)
+    paper.record(with_bias, (made, biases), lambda g, saved: [g[0], g[0]])
+    return with_bias
