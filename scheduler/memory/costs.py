@@ -338,7 +338,9 @@ def _mask(at: Setting) -> int:
         return 0
     if at.eager:
         return at.batch * size * at.stream
-    return size * (at.batch if at.padding_mask else 1) if at.masked else 0
+    # Llama 4's chunks begin where each sequence does.
+    own = at.padding_mask or at.shape.family == "llama4_text"
+    return size * (at.batch if own else 1) if at.masked else 0
 
 
 def _local(at: Setting) -> int:

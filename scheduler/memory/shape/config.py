@@ -178,6 +178,7 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
     # Numbers; experts per token by an older name; the cache's beginning.
+    "llama4_text": frozenset({"floor_scale", "attn_scale", "for_llm_compressor"}),
     "gpt_oss": frozenset(
         {"swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length"}
     ),

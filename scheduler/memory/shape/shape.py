@@ -64,6 +64,11 @@ class Shape:
         Which linear layers and norms carry a bias.
     qk_norm
         Queries and keys are normed per head.
+    qk_l2_norm
+        They are normed without weights (Llama 4).
+    no_rotary, scaled_queries
+        Positions turn no queries and keys in this block; its queries are scaled by their place
+        (Llama 4).
     norms
         Norms in a block (2, or 4 where the outputs of attention and MLP are normed too).
     tied
@@ -135,6 +140,9 @@ class Shape:
     norm_bias: bool = False
     head_bias: bool = False
     qk_norm: bool = False
+    qk_l2_norm: bool = False
+    no_rotary: bool = False
+    scaled_queries: bool = False
     norms: int = 2
     tied: bool = False
     experts: int = 0
@@ -277,7 +285,7 @@ class Shape:
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys."""
-        return not self.positions
+        return not (self.positions or self.no_rotary)
 
     @property
     def turned_width(self) -> int:

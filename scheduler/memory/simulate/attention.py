@@ -6,6 +6,8 @@ from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
     join,
+    l2_norm,
+    multiply,
     part,
     rms_norm,
     scale,
@@ -15,14 +17,14 @@ from scheduler.memory.simulate.kernels import (
     view,
 )
 from scheduler.memory.simulate.modules import project
-from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, turned
+from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, complex_turned, turned
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
 _WIDEST_FUSED_HEAD = 256
 _NORMED_LATE = ("gemma3_text",)
 """Families that norm queries and keys when keys and values are projected."""
-_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta")
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "llama4_text", "roberta")
 """Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
@@ -36,13 +38,37 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     """
     shape = at.shape
     q, k, v = _projected(paper, at, x)
-    if shape.rotary:
+    if shape.family == "llama4_text":
+        q, k = _placed(paper, at, q, k)
+    elif shape.rotary:
         q, k = turned(paper, at, q, k)
     attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
         attended = dropout(paper, at, attended, shape.dropout)
     return attended, probabilities
+
+
+def _placed(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
+    """Tell queries and keys of Llama 4 their places: turned and normed, or scaled, or not."""
+    shape = at.shape
+    if shape.rotary:
+        q, k = complex_turned(paper, at, q, k)
+    if shape.qk_l2_norm:
+        size, width = q.size, shape.head_width
+        q, k = (l2_norm(paper, cast(paper, x, 4), x.elements // width, size) for x in (q, k))
+    if shape.scaled_queries:
+        q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
+    return q, k
+
+
+def _temperatures(paper: Paper, at: Setting) -> Value:
+    scales = paper.compute((), at.sequence, 8, op="aten.arange.default")
+    scales = paper.compute((scales,), at.sequence, 8, op="aten.add.Tensor")
+    ops = "_to_copy.default add.Tensor div.Tensor floor.default log1p.default mul.Tensor add.Tensor"
+    for op in ops.split():
+        scales = paper.compute((scales,), at.sequence, 4, op=f"aten.{op}")
+    return scales.view(at.tokens)
 
 
 def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:

@@ -221,20 +221,24 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
     x, rows = cast(paper, x, 4), x.elements // width
     if gemma:
         # One expression: the mean is no variable, as it is in the other families.
-        root = power(
-            paper,
-            shift(paper, _mean(paper, power(paper, x), rows)),
-            of_output=True,
-        )
-        x = multiply(paper, x, root)
-        del root
+        x = l2_norm(paper, x, rows, 4)
         x = multiply(paper, x, shift(paper, cast(paper, w, 4)))
         return cast(paper, x, size)
+    if at.shape.family == "llama4_text":
+        return multiply(paper, l2_norm(paper, x, rows, size), w)
     variance = _mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
     if at.shape.family == "gpt_oss":
         return cast(paper, multiply(paper, w, x), size)
     return multiply(paper, w, cast(paper, x, size))
+
+
+def l2_norm(paper: Paper, x: Value, rows: int, size: int) -> Value:
+    """Run Llama 4's norm, of fp32 numbers, up to its weight."""
+    root = power(paper, shift(paper, _mean(paper, power(paper, x), rows)), of_output=True)
+    x = multiply(paper, x, root)
+    del root
+    return cast(paper, x, size)
 
 
 def _mean(paper: Paper, x: Value, rows: int) -> Value:

@@ -12,6 +12,7 @@ from scheduler.memory.simulate.kernels import (
     shift,
     split,
     unary,
+    view,
 )
 from scheduler.memory.simulate.modules import activate
 from scheduler.memory.simulate.setting import Setting
@@ -27,6 +28,8 @@ def mixture(paper: Paper, at: Setting, x: Value) -> Value:
     sum; by a row: e·(2d + 4f) (frozen e·(d + 3f)), u, and 24 of its place; and 4·E.
     """
     shape = at.shape
+    if shape.family == "llama4_text":
+        return _of_all_experts(paper, at, x)
     if not shape.shared_expert_width:
         _logits, shares, chosen = _route(paper, at, x)
         return _experts(paper, at, x, shares, chosen)
@@ -44,6 +47,70 @@ def mixture(paper: Paper, at: Setting, x: Value) -> Value:
     return add(paper, made, shared)
 
 
+def _of_all_experts(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run every expert on every token, scaled by a share that is 0 where it was not chosen.
+
+    As Llama 4 does: kept are E·T rows of every size that a chosen expert's have.
+    """
+    shape, d, f = at.shape, at.shape.width, at.shape.mlp_width
+    every = shape.experts * at.tokens
+    _logits = linear(paper, x, d, shape.experts, trained=at.trained)
+    shares = _all_shares(paper, at, _logits)
+    rows = _repeated(paper, x, shape.experts)
+    rows = multiply(paper, rows, view(paper, shares, made=True, copied=True))
+
+    def experts(rows: Value) -> Value:
+        both = _batched(paper, at, rows, d, 2 * f)
+        gate, up = split(paper, both, 2)
+        return _batched(paper, at, multiply(paper, up, activate(paper, at, gate)), f, d)
+
+    made = experts(rows)
+    shared = _shared_expert(paper, at, x)
+    total = unary(paper, made, "aten.sum.dim_IntList", elements=at.tokens * d)
+    result = shared.view()
+    paper.change("aten.add_.Tensor", result, total)
+    paper.record(result, (shared, total), lambda g, saved: [g[0], g[0]])
+    assert made.elements == every * d
+    return result
+
+
+def _all_shares(paper: Paper, at: Setting, logits: Value) -> Value:
+    """Run sigmoid on the scores of chosen experts, and on minus infinity for all others."""
+    n, size, rows = logits.elements, logits.size, at.tokens * at.shape.experts_per_token
+    highest, places = _highest(paper, at, logits)
+    blank = paper.compute((logits,), n, size, op="aten.full_like.default")
+    scores = blank.view()
+    paper.change("aten.scatter_.src", scores, places, highest)
+    paper.record(
+        scores, (highest,), lambda g, saved: [paper.compute(g, rows, size)], paper.save(places)
+    )
+    chances = unary(paper, cast(paper, scores, 4), "aten.sigmoid.default", saves="output")
+    return cast(paper, chances, size)
+
+
+def _repeated(paper: Paper, x: Value, times: int) -> Value:
+    made = paper.compute((x,), x.elements * times, x.size, op="aten.repeat.default")
+    paper.record_simple(made, x)
+    return made
+
+
+def _batched(paper: Paper, at: Setting, x: Value, inputs: int, outputs: int) -> Value:
+    """Run each expert's product with its share of rows: 2·inputs·outputs FLOPs a row."""
+    rows, size, weights = x.elements // inputs, x.size, at.shape.experts * inputs * outputs
+    flops = 2 * rows * inputs * outputs
+    w = paper.leaf(weights, size, trained=at.trained)
+    kept = paper.save(*((x, w) if at.trained else (w,)))
+    made = paper.compute((x, w), rows * outputs, size, flops, op="aten.bmm.default")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value | None]:
+        (g,), (*_, w) = grads, saved
+        to_w = paper.compute((g, saved[0]), weights, size, flops) if at.trained else None
+        return [paper.compute((g, w), rows * inputs, size, flops), to_w]
+
+    paper.record(made, (x, w), back, kept)
+    return made
+
+
 def _shared_expert(paper: Paper, at: Setting, x: Value) -> Value:
     d, width = at.shape.width, at.shape.shared_expert_width
 
@@ -51,6 +118,9 @@ def _shared_expert(paper: Paper, at: Setting, x: Value) -> Value:
         active = activate(paper, at, linear(paper, x, d, width, trained=at.trained))
         return multiply(paper, active, linear(paper, x, d, width, trained=at.trained))
 
+    if at.shape.family == "llama4_text":
+        product = inside()
+        return linear(paper, product, width, d, trained=at.trained)
     return linear(paper, inside(), width, d, trained=at.trained)
 
 
@@ -132,16 +202,25 @@ def _activated(paper: Paper, at: Setting, both: Value) -> Value:
 def _clamped(paper: Paper, at: Setting, both: Value) -> Value:
     """Run (clamp(up) + 1) · g · sigmoid(a·g) with g = clamp(gate), of columns that take turns."""
     gate, up = (part(paper, both, both.elements // 2) for _ in range(2))
-    gate = _clamp(paper, gate)
-    up = _clamp(paper, up)
+    gate = _clamp(paper, gate, 1)
+    up = _clamp(paper, up, 2)
     open_ = unary(paper, scale(paper, gate), "aten.sigmoid.default", saves="output")
     glu = multiply(paper, gate, open_)
     del open_
     return multiply(paper, shift(paper, up), glu)
 
 
-def _clamp(paper: Paper, x: Value) -> Value:
-    return unary(paper, x, "aten.clamp.default", saves="input")
+def _clamp(paper: Paper, x: Value, bounds: int) -> Value:
+    """Run clamp; backward, one comparison for each bound, and a choice."""
+    n, size, kept = x.elements, x.size, paper.save(x)
+    made = paper.compute((x,), n, size, op="aten.clamp.default")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        inside = [paper.compute(saved, n, 1) for _ in range(bounds)]
+        return [paper.compute((*grads, inside[0]), n, size)]
+
+    paper.record(made, (x,), back, kept)
+    return made
 
 
 def _biases(paper: Paper, at: Setting, width: int, expert: Value) -> Value | None:

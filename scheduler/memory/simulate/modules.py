@@ -91,6 +91,9 @@ def mlp(paper: Paper, at: Setting, x: Value) -> Value:
         gate, up = split(paper, project(paper, at, x, "gate_up"), 2)
         x = multiply(paper, up, activate(paper, at, gate))
         x = project(paper, at, x, "down")
+    elif at.shape.family == "llama4_text":
+        product = _gated(paper, at, x)
+        x = project(paper, at, product, "down")
     elif at.shape.gated:
         # The product is an argument of down: it and what it is made of go as soon as they can.
         x = project(paper, at, _gated(paper, at, x), "down")

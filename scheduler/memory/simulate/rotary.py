@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.kernels import add, join, multiply, part, split, subtract, unary
+from scheduler.memory.simulate.kernels import (
+    add,
+    cast,
+    join,
+    multiply,
+    part,
+    split,
+    subtract,
+    unary,
+)
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
@@ -12,6 +21,29 @@ _BY_HALVES = ("gpt_oss",)
 """Of these, those whose halves are turned one by one, by tables of half a head."""
 _INTERLEAVED = ("glm", "glm4")
 """Of these, those that turn neighbours, so that each block makes tables of its own."""
+
+
+def complex_turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
+    """Turn queries and keys as complex numbers in fp32, as Llama 4 does."""
+    size = q.size
+    table = paper.leaf(at.sequence * at.shape.head_width // 2, 8, trained=False)
+    q, k = (_as_complex(paper, cast(paper, x, 4)) for x in (q, k))
+    q_out = _as_real(paper, multiply(paper, q, table))
+    k_out = _as_real(paper, multiply(paper, k, table))
+    turned = cast(paper, q_out, size)
+    return turned, cast(paper, k_out, size)
+
+
+def _as_complex(paper: Paper, x: Value) -> Value:
+    made = Value(x.elements // 2, 2 * x.size, x.storage)
+    paper.record(made, (x,), lambda g, saved: [Value(2 * g[0].elements, 4, g[0].storage)])
+    return made
+
+
+def _as_real(paper: Paper, x: Value) -> Value:
+    made = Value(2 * x.elements, x.size // 2, x.storage)
+    paper.record(made, (x,), lambda g, saved: [Value(g[0].elements // 2, 8, g[0].storage)])
+    return made
 
 
 def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
@@ -80,10 +112,12 @@ def _repeated(paper: Paper, at: Setting) -> Value:
 def table_bytes(at: Setting) -> int:
     """Bytes of the tables that all blocks are handed."""
     shape = at.shape
-    if not shape.rotary:
-        return 0
     # Gemma 3 has tables of their own for blocks with a window.
     pairs = len({kind.window for kind in shape.kinds}) if shape.family == "gemma3_text" else 1
+    if shape.positions:
+        return 0
+    if shape.family == "llama4_text":
+        return 4 * at.sequence * shape.head_width  # complex numbers in fp32
     if shape.family in _BY_HALVES:
         return at.sequence * shape.turned_width * at.stream
     return 2 * pairs * at.sequence * shape.turned_width * at.stream

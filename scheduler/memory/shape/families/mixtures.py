@@ -39,6 +39,14 @@ def _some_dense(
     return by_block
 
 
+def _places(config: Config, field: str, default: list[int]) -> list[object]:
+    """The blocks that a field lists; `default` where it is absent or null."""
+    given = config.get(field)
+    if given is not None and not isinstance(given, list):
+        config.refuse(field, given, "it must be a list of blocks")
+    return given if isinstance(given, list) else [*default]
+
+
 def _mixtral(config: Config) -> dict[str, Any]:
     return (
         common(config)
@@ -50,10 +58,7 @@ def _mixtral(config: Config) -> dict[str, Any]:
 
 def _qwen_moe(config: Config) -> dict[str, Any]:
     """Experts in every block, or in some: dense ones have an MLP of another width."""
-    given = config.get("mlp_only_layers") or []
-    if not isinstance(given, list):
-        config.refuse("mlp_only_layers", given, "it must be a list of blocks")
-    alone = given if isinstance(given, list) else []
+    alone = _places(config, "mlp_only_layers", [])
     step = config.size("decoder_sparse_step", 1)
     fields = _experts(config, "num_experts", "num_local_experts")
     return (
@@ -114,9 +119,55 @@ def _gpt_oss(config: Config) -> dict[str, Any]:
     )
 
 
+def _llama4(config: Config) -> dict[str, Any]:
+    blocks = blocks_of(config)
+    turned = _flags(config, "no_rope_layers", config.size("no_rope_layer_interval", 4))
+    step = config.size("interleave_moe_layer_step", 1)
+    sparse = _places(config, "moe_layers", list(blocks[step - 1 :: step]))
+    chunk = config.size(
+        "attention_chunk_size", 0 if "attention_chunk_size" in config.record else 8192, least=0
+    )
+    tuned = bool(config.get("attn_temperature_tuning", True))
+    fields = _experts(config, "num_local_experts", "num_experts")
+    width = config.size("intermediate_size")
+    sizes = _some_dense(
+        config,
+        [i in sparse for i in blocks],
+        fields | {"mlp_width": width},
+        "intermediate_size_mlp",
+    )
+    normed = config.flag("use_qk_norm", True)
+    return (
+        common(config, head_dim=True)
+        | biased(config)
+        | fields
+        | sizes
+        | windows(config, chunk, lambda i: turned[i], "chunked_attention")
+        | {
+            "shared_expert_width": [width * bool(n) for n in sizes["experts"]],
+            "shared_expert_gate": False,
+            "no_rotary": [not one for one in turned],
+            "qk_l2_norm": [normed and one for one in turned],
+            "scaled_queries": [tuned and not one for one in turned],
+        }
+    )
+
+
+def _flags(config: Config, field: str, interval: int) -> list[bool]:
+    """Which blocks turn queries and keys: all but every so many-th, or as a list says."""
+    blocks, given = blocks_of(config), config.get(field)
+    if not given:
+        return [(i + 1) % interval != 0 for i in blocks]
+    found = given if isinstance(given, list) else []
+    if len(found) < len(blocks) or any(one not in (0, 1) for one in found):
+        config.refuse(field, given, f"it must say 0 or 1 for each of {len(blocks)} layers")
+    return [bool(one) for one in found[: len(blocks)]]
+
+
 FAMILIES = {
     "mixtral": _mixtral,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
     "gpt_oss": _gpt_oss,
+    "llama4_text": _llama4,
 }
