@@ -373,7 +373,9 @@ def _unused(at: Setting) -> int:
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        return at.shape.block_parameters * at.stream
+        # DeepSeek-V3 keeps its routers in fp32.
+        more = (4 - at.stream) * at.shape.width * at.shape.experts * bool(at.shape.expert_groups)
+        return at.shape.block_parameters * at.stream + more
     if at.lora is None:
         return 0
     sizes = (sum(linears(at.shape)[name]) for name in at.targets)

@@ -50,6 +50,12 @@ class Shape:
         positions), or another family that `load_shape` knows.
     layers, width, heads, kv_heads, head_width
         L, d, H, G, a. Queries have H·a features, keys and values G·a.
+    query_rank, kv_rank
+        Where keys and values are expanded from a latent of so many features, `kv_rank` is its
+        width, and `query_rank` that of the queries' (0: queries have none). Of a head
+        `rotary_width` features are turned, in keys the same ones for all heads (DeepSeek-V3).
+    value_width
+        Features of a head of values (0: `head_width`).
     mlp_width
         f, of a dense MLP or of one expert.
     vocabulary, positions
@@ -80,6 +86,8 @@ class Shape:
         That gate is there.
     router_bias
         The router, which chooses a token's experts, carries a bias.
+    expert_groups, groups_per_token
+        Experts are chosen in so many of these groups (DeepSeek-V3; 0: of all).
     shares_divided
         The shares of a token's experts are divided by their sum.
     rotary_width
@@ -131,6 +139,9 @@ class Shape:
     mlp_width: int
     vocabulary: int
     positions: int = 0
+    query_rank: int = 0
+    kv_rank: int = 0
+    value_width: int = 0
     gated: bool = True
     activation: str = "silu"
     norm: str = "rms"
@@ -150,6 +161,8 @@ class Shape:
     shared_expert_width: int = 0
     shared_expert_gate: bool = True
     router_bias: bool = False
+    expert_groups: int = 0
+    groups_per_token: int = 0
     shares_divided: bool = True
     rotary_width: int = 0
     sinks: bool = False
@@ -184,6 +197,8 @@ class Shape:
                 f"{self._what('layers')} must be at most {MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
+        if not self.value_width:
+            object.__setattr__(self, "value_width", self.head_width)
         self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
@@ -278,6 +293,11 @@ class Shape:
         return self.heads * self.head_width
 
     @property
+    def attended_width(self) -> int:
+        """Features of a token that attention hands on: those of all heads' values."""
+        return self.heads * self.value_width
+
+    @property
     def kv_width(self) -> int:
         """G·a, the features of all keys (or all values) of a token."""
         return self.kv_heads * self.head_width
@@ -296,9 +316,24 @@ class Shape:
     def attention_parameters(self) -> int:
         """Of one block: d·(Ha + 2Ga) to queries, keys and values, Ha·d back, biases, QK norms."""
         d, dq, dk = self.width, self.query_width, self.kv_width
+        if self.kv_rank:
+            norms = self.query_rank + self.kv_rank
+            return norms + sum(rows * columns for rows, columns in self._latent_matrices)
         biases = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
         others = self.qk_norm * 2 * self.head_width + self.sinks * self.heads
         return 2 * d * dq + 2 * d * dk + biases + others
+
+    @property
+    def _latent_matrices(self) -> list[tuple[int, int]]:
+        """Rows and columns of attention's matrices where keys and values have a latent."""
+        d, dq, rank = self.width, self.query_width, self.query_rank
+        straight = self.heads * (self.head_width - self.turned_width)
+        return [
+            *([(d, rank), (rank, dq)] if rank else [(d, dq)]),
+            (d, self.kv_rank + self.turned_width),
+            (self.kv_rank, straight + self.attended_width),
+            (self.attended_width, d),
+        ]
 
     def _mlp(self, width: int) -> int:
         inner = 2 if self.gated else 1
@@ -401,6 +436,8 @@ class Shape:
         d, dq, dk, f = self.width, self.query_width, self.kv_width, self.mlp_width
         inner = 2 if self.gated else 1
         attention = 2 * (d + dq) + 2 * (d + dk)
+        if self.kv_rank:
+            attention = sum(map(sum, self._latent_matrices)) + self.query_rank + self.kv_rank
         vectors = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
         vectors += self.qk_norm * 2 * self.head_width + self.norms * self.norm_parameters
         vectors += self.sinks * self.heads

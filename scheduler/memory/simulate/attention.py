@@ -16,6 +16,7 @@ from scheduler.memory.simulate.kernels import (
     unary,
     view,
 )
+from scheduler.memory.simulate.latent import latent_projected
 from scheduler.memory.simulate.modules import project
 from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, complex_turned, turned
 from scheduler.memory.simulate.setting import Setting, linears
@@ -37,10 +38,14 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     Eager attention also returns the probabilities, and the block refers to them to its end.
     """
     shape = at.shape
-    q, k, v = _projected(paper, at, x)
+    _held: tuple[Value, ...] = ()
+    if shape.kv_rank:
+        q, k, v, _held = latent_projected(paper, at, x)
+    else:
+        q, k, v = _projected(paper, at, x)
     if shape.family == "llama4_text":
         q, k = _placed(paper, at, q, k)
-    elif shape.rotary:
+    elif shape.rotary and not shape.kv_rank:
         q, k = turned(paper, at, q, k)
     attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
@@ -127,17 +132,19 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (2 if shape.causal and not at.masked else 1)
+    widths = shape.head_width + shape.value_width
+    flops = 2 * at.probabilities * widths // (2 if shape.causal and not at.masked else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
-    flash = not masks and at.compute == 2 and shape.head_width <= _WIDEST_FUSED_HEAD
+    flash = not masks and at.compute == 2 and widths <= 2 * _WIDEST_FUSED_HEAD
+    flash = flash and shape.value_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
     made, sums = paper.run(
         f"{kernel}.default",
         (q, k, v, *masks),
-        [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
+        [(at.tokens * shape.attended_width, at.compute), (at.tokens * shape.heads, 4)],
         flops,
     )
     after = paper.save(made, sums)
@@ -161,8 +168,9 @@ def expands(at: Setting) -> bool:
 
 
 def _is_fused(at: Setting) -> bool:
-    """Whether one kernel runs the attention. The CPU has none with dropout."""
-    return not at.eager and (at.cuda or not at.shape.attention_dropout)
+    """Whether one kernel runs the attention. The CPU has none with dropout, nor for two widths."""
+    on_cpu = not at.shape.attention_dropout and at.shape.value_width == at.shape.head_width
+    return not at.eager and (at.cuda or on_cpu)
 
 
 def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
@@ -193,7 +201,7 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
     scores = dropout(paper, at, scores, shape.attention_dropout)
     _returned = cast(paper, scores, at.compute)
-    heads = at.tokens * shape.query_width
+    heads = at.tokens * shape.attended_width
     made = _product(paper, at, scores, _factor(paper, values, v_copied), heads)
     return cast(paper, view(paper, made, copied=apart), at.compute)
 
@@ -244,7 +252,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     copied; those that rotary has joined or that are expanded to all heads lie so already.
     """
     shape = at.shape
-    heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
+    heads, apart = at.tokens * shape.attended_width, at.batch > 1 and shape.heads > 1
     q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
     v_copied = apart
     if shape.kv_heads < shape.heads:
@@ -312,7 +320,8 @@ def _factor(paper: Paper, x: Value, copied: bool) -> Value:
 
 def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
     """Run a product of every head: 2·A·a FLOPs."""
-    flops = 2 * at.probabilities * at.shape.head_width
+    inner = at.shape.head_width if elements == at.probabilities else at.shape.value_width
+    flops = 2 * at.probabilities * inner
     sizes = x.elements, y.elements
     kept = paper.save(x, y)
     made = paper.compute((x, y), elements, x.size, flops, op="aten.bmm.default")

@@ -15,7 +15,7 @@ from scheduler.memory.simulate.kernels import (
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
-JOINED_BY_ROTARY = ("glm", "glm4", "gpt_neox", "gpt_oss", "phi3")
+JOINED_BY_ROTARY = ("deepseek_v3", "glm", "glm4", "gpt_neox", "gpt_oss", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
 _BY_HALVES = ("gpt_oss",)
 """Of these, those whose halves are turned one by one, by tables of half a head."""
@@ -53,8 +53,8 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     tables = [table, table]
     if at.shape.family in _BY_HALVES:
         half = paper.leaf(table.elements // 2, at.stream, trained=False)
-        turned = _by_halves(paper, split(paper, q, 2), half)
-        return turned, _by_halves(paper, split(paper, k, 2), half)
+        turned = by_halves(paper, split(paper, q, 2), half)
+        return turned, by_halves(paper, split(paper, k, 2), half)
     if at.shape.family not in JOINED_BY_ROTARY:
         turned = _rotary(paper, q, tables)
         return turned, _rotary(paper, k, tables)
@@ -74,7 +74,7 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     return turned, join(paper, k, k_stays)
 
 
-def _by_halves(paper: Paper, halves: list[Value], table: Value) -> Value:
+def by_halves(paper: Paper, halves: list[Value], table: Value) -> Value:
     """Run x₁·cos - x₂·sin and x₂·cos + x₁·sin, and join them; tables are of half the features."""
     x, y = halves
     halves.clear()

@@ -164,10 +164,55 @@ def _flags(config: Config, field: str, interval: int) -> list[bool]:
     return [bool(one) for one in found[: len(blocks)]]
 
 
+def _deepseek_v3(config: Config) -> dict[str, Any]:
+    config.only("attention_bias", False, "only models of this family without biases are known")
+    config.only("rope_interleave", True, "only heads that turn neighbours are known; say true")
+    config.only("moe_layer_freq", 1, "transformers has experts in every block after the first ones")
+    turned, straight = config.size("qk_rope_head_dim"), config.size("qk_nope_head_dim")
+    heads, dense = (
+        config.size("num_attention_heads"),
+        config.size("first_k_dense_replace", 3, least=0),
+    )
+    config.only("num_key_value_heads", heads, "in this family each head has its own keys")
+    fields = _experts(config, "n_routed_experts", "num_local_experts", "num_experts")
+    width = config.size("moe_intermediate_size")
+    sizes = _some_dense(
+        config,
+        [i >= dense for i in blocks_of(config)],
+        fields | {"mlp_width": width},
+        "intermediate_size",
+    )
+    shared = width * config.size("n_shared_experts")
+    return (
+        {
+            "layers": config.size("num_hidden_layers"),
+            "width": config.size("hidden_size"),
+            "heads": heads,
+            "kv_heads": heads,
+            "head_width": turned + straight,
+            "rotary_width": turned,
+            "value_width": config.size("v_head_dim"),
+            "query_rank": config.size("q_lora_rank") if config.has("q_lora_rank") else 0,
+            "kv_rank": config.size("kv_lora_rank"),
+            "vocabulary": config.size("vocab_size"),
+            "tied": config.flag("tie_word_embeddings", False),
+            "attention_dropout": config.dropout("attention_dropout"),
+            "shares_divided": config.flag("norm_topk_prob", True),
+            "shared_expert_width": [shared * bool(n) for n in sizes["experts"]],
+            "shared_expert_gate": False,
+            "expert_groups": config.size("n_group"),
+            "groups_per_token": config.size("topk_group"),
+        }
+        | fields
+        | sizes
+    )
+
+
 FAMILIES = {
     "mixtral": _mixtral,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
+    "deepseek_v3": _deepseek_v3,
     "gpt_oss": _gpt_oss,
     "llama4_text": _llama4,
 }
