@@ -48,7 +48,8 @@ def block_activations(
     Parameters
     ----------
     shape
-        The model's; its dropout is taken from there, as in training.
+        The model's; its dropout is taken from there, as in training. Where blocks differ the last
+        one is meant; `Shape.blocks` has a shape for each.
     batch, sequence
         B and S: sequences in a (micro-)batch, tokens in each.
     recipe, fields

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from os import PathLike
@@ -20,6 +20,7 @@ from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
+from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import Setting, linears, setting
 from scheduler.memory.simulate.step import (
     ROOT_BYTES,
@@ -130,42 +131,68 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
-    seen = rehearse(block, at, machine)
-    kept = block_kept(at, seen)
-    ways = block_options(at, machine, kept, seen) if options else []
+    kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
+    first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
     # Without a norm after the blocks the code that refers to it has ended.
-    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, kept))
+    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, kept, seen.peaks, ways, end), end),
+        (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
-def _blocks(
-    at: Setting, kept: Activations, peaks: Peaks, ways: list[SeenOption], end: LayerCost
-) -> Iterator[LayerCost]:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of block: its setting, what it keeps, how it ran on paper, its options."""
+
+    at: Setting
+    kept: Activations
+    peaks: Peaks
+    ways: list[SeenOption]
+
+    @classmethod
+    def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+        """Run it on paper."""
+        seen = rehearse(block, at, machine)
+        kept = block_kept(at, seen)
+        ways = block_options(at, machine, kept, seen) if options else []
+        return cls(at, kept, seen.peaks, ways)
+
+    def cost(self, more: int) -> LayerCost:
+        """Its costs, with `more` bytes in every forward."""
+        peaks = self.peaks.with_more_in_forward(more)
+        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
+        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+
+
+def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
     """The blocks, each with what else is there while it runs forward.
 
     What the model's own code refers to is there the first time alone, and matters only where that
     could set the peak: the backward comes with gradients that the layers above it have left.
     """
-    gradients, early = _block_gradients(at), peaks.more_before(peaks)
-    alike: dict[int, LayerCost] = {}
-    for i in range(at.shape.layers):
-        above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
-        local = _local(at) + (_first_input(at, kept) if i else 0)
-        more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
-        if more not in alike:
-            one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
-            alike[more] = replace(one, options=tuple(way.cost(peaks, more) for way in ways))
-        yield replace(alike[more], name=f"{at.shape.stack}.{i}")
+    blocks, above = at.shape.blocks, end.gradient_bytes
+    first = _first_input(at, kinds[blocks[0]].kept)
+    alike: dict[tuple[Shape, int], LayerCost] = {}
+    found = []
+    for i, shape in reversed(list(enumerate(blocks))):
+        kind = kinds[shape]
+        local = _local(at) + (first if i else 0)
+        spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
+        early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
+        key = shape, early + (0 if spare else local)
+        if key not in alike:
+            alike[key] = kind.cost(key[1])
+        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
+        above += alike[key].gradient_bytes
+    return found[::-1]
 
 
 def _layer(
@@ -296,18 +323,22 @@ def _held(at: Setting, loss_bytes: int) -> int:
 def _handed(at: Setting) -> int:
     """What every block is handed beside its input: position ids, rotary tables, masks."""
     shape, s = at.shape, at.sequence
-    handed = 8 * s if shape.causal else 0
-    if shape.rotary:
-        handed += 2 * s * shape.turned_width * at.stream
-    if not (shape.causal or at.masked):
-        return handed
+    handed = (8 * s if shape.causal else 0) + table_bytes(at)
+    return handed + sum(_mask(at.of(kind)) for kind in _one_of_each_window(shape))
+
+
+def _one_of_each_window(shape: Shape) -> Iterable[Shape]:
+    return {kind.window: kind for kind in shape.kinds}.values()
+
+
+def _mask(at: Setting) -> int:
+    """The mask that blocks of a kind are handed; one of a window alone is of no sequence."""
+    size = at.sequence**2
+    if not (at.shape.causal or at.masked):
+        return 0
     if at.eager:
-        # Gemma 2 has a second one, of its window.
-        handed += at.batch * s * s * at.stream * (2 if shape.family == "gemma2" else 1)
-    elif at.masked:
-        # One of a window alone is the same for all sequences.
-        handed += s * s * (at.batch if at.padding_mask else 1)
-    return handed
+        return at.batch * size * at.stream
+    return size * (at.batch if at.padding_mask else 1) if at.masked else 0
 
 
 def _local(at: Setting) -> int:

@@ -19,8 +19,8 @@ from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import profile
 from tests.memory import test_measured
-from tests.memory.test_costs import GPT2_SIZES, PEAKS, PLAIN, SCALAR, Door, peak_errors
 from tests.memory.models import batch_of, kind_of
+from tests.memory.test_costs import GPT2_SIZES, PEAKS, PLAIN, SCALAR, Door, peak_errors
 from tests.memory.test_measured import adapt, sizes_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name

@@ -83,8 +83,9 @@ def _recipe(fit: FitFacts) -> str:
 def _adapters(shape: Shape, lora: Lora) -> str:
     # "all" is not all where there are experts, so the layers are named.
     chosen = lora_targets(shape, lora)
-    targets = ", ".join(name for name in linears(shape) if name in chosen)
-    experts = " (none on experts)" if shape.experts else ""
+    names = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    targets = ", ".join(name for name in names if name in chosen)
+    experts = " (none on experts)" if shape.routed_parameters else ""
     dropout = f" dropout {lora.dropout}" if lora.dropout else ""
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
 

@@ -93,15 +93,18 @@ class Config:
         """The share of a head's features that rotary positions turn, above 0 and at most 1.
 
         Transformers 5 writes it into ``rope_parameters``; before, it was a field of its own, one of
-        `names`.
+        `names`. Where layers of several types turn differently it is in an object for each type.
         """
         found = []
         for field in ("rope_scaling", "rope_parameters"):
             inside = self.get(field)
             if inside is not None and not isinstance(inside, Mapping):
                 self.refuse(field, inside, "it must be a JSON object or null")
-            elif isinstance(inside, Mapping) and inside.get("partial_rotary_factor") is not None:
-                found.append((f"partial_rotary_factor in {field}", inside["partial_rotary_factor"]))
+            of_types = inside.values() if isinstance(inside, Mapping) else ()
+            for each in (inside, *of_types):
+                if isinstance(each, Mapping) and each.get("partial_rotary_factor") is not None:
+                    what = f"partial_rotary_factor in {field}"
+                    found.append((what, each["partial_rotary_factor"]))
         found += [(field, self.record[field]) for field in names if self.has(field)]
         for field, share in found:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
@@ -169,11 +172,12 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
-    "gemma2": frozenset({"hidden_act", "sliding_window", "sliding_window_size", "layer_types"}),
+    "gemma2": frozenset({"hidden_act", "sliding_window_size"}),
+    "gemma3_text": frozenset({"rope_local_base_freq"}),
     # Transformers keeps embd_pdrop and applies only resid_pdrop. The others are of another runtime.
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
-    # The width of dense blocks, which such a model has none of here.
+    # The width of dense blocks, which such a model may have none of.
     "qwen2_moe": frozenset({"intermediate_size"}),
     "qwen3_moe": frozenset({"intermediate_size"}),
 }

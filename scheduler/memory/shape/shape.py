@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, TypeAlias
 
 from scheduler.common.text import shown
 from scheduler.memory.errors import (
@@ -13,6 +15,7 @@ from scheduler.memory.errors import (
     check_flag,
     check_probability,
 )
+from scheduler.memory.shape.families.parts import MOST_LAYERS
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
@@ -25,8 +28,8 @@ _STACKS = {
     "bert": "bert.encoder.layer",
     "roberta": "roberta.encoder.layer",
 }
-_MOST_LAYERS = 2_000
-"""Far beyond any model; the solver of chains has room for so many blocks."""
+
+Varying: TypeAlias = Mapping[str, Sequence[Any]] | tuple[tuple[str, tuple[Any, ...]], ...]
 
 _CHECKS: dict[str, Callable[..., object]] = {
     "int": check_count,
@@ -96,6 +99,10 @@ class Shape:
     pixels, channels, patch
         Of an image, where a model takes images (0: none): height times width, numbers in a pixel,
         and the pixels along a side of its patches, of which each becomes a token.
+    by_block
+        What differs between blocks, a mapping: each such field with its value in every block, first
+        to last (``{"window": (512, 512, 0)}``). The field itself is then the last block's. Kept as
+        pairs of names and values; empty where all blocks are alike.
 
     Raises
     ------
@@ -141,6 +148,7 @@ class Shape:
     pixels: int = 0
     channels: int = 0
     patch: int = 0
+    by_block: Varying = ()
 
     def __post_init__(self) -> None:
         """Check every field, and that they go together."""
@@ -154,17 +162,36 @@ class Shape:
                 what, value = self._what(one.name), getattr(self, one.name)
                 checked = _CHECKS[str(one.type)](what, value, InvalidShape, **least)
                 object.__setattr__(self, one.name, checked)
-        if self.layers > _MOST_LAYERS:
+        if self.layers > MOST_LAYERS:
             raise InvalidShape(
-                f"{self._what('layers')} must be at most {_MOST_LAYERS:,}, got {self.layers}; no "
+                f"{self._what('layers')} must be at most {MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
+        self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
         check_choice(self._what("head"), self.head, HEADS, InvalidShape)
         if self.norms not in (2, 4):
             raise InvalidShape(f"{self._what('norms')} must be 2 or 4, got {shown(self.norms)}")
         self._check_together()
+        if self.by_block:
+            _ = self.blocks  # each is checked as it is made
+
+    def _take_by_block(self) -> None:
+        """Keep what differs between blocks as pairs; what does not is a field like any other."""
+        varying = []
+        given: dict[str, Sequence[Any]] = dict(self.by_block)
+        for name, values in sorted(given.items()):
+            check_choice(self._what("a field of by_block"), name, _OF_BLOCKS, InvalidShape)
+            if len(values) != self.layers:
+                raise InvalidShape(
+                    f"{self._what('by_block')} has {len(values)} values of {name}; give one for "
+                    f"each of its {self.layers} layers"
+                )
+            object.__setattr__(self, name, values[-1])
+            if len(set(values)) > 1:
+                varying.append((name, tuple(values)))
+        object.__setattr__(self, "by_block", tuple(varying))
 
     def _what(self, field: str) -> str:
         return f"{field} of shape {shown(self.name)}"
@@ -191,6 +218,27 @@ class Shape:
                 f"{self._what('experts_per_token')} must be from 1 to its {self.experts} experts, "
                 f"got {self.experts_per_token}"
             )
+
+    @property
+    def blocks(self) -> tuple[Shape, ...]:
+        """For each block the shape of a model whose blocks are all like it."""
+        if not self.by_block:
+            return (self,) * self.layers
+        names, values = zip(*self.by_block, strict=True)
+        made: dict[tuple[Any, ...], Shape] = {}
+        for row in zip(*values, strict=True):
+            if row not in made:
+                made[row] = replace(self, by_block=(), **dict(zip(names, row, strict=True)))
+        return tuple(made[row] for row in zip(*values, strict=True))
+
+    @property
+    def kinds(self) -> Mapping[Shape, int]:
+        """The kinds of blocks, as in `blocks`, and how many there are of each."""
+        return Counter(self.blocks) if self.by_block else {self: self.layers}
+
+    def over_blocks(self, count: Callable[[Shape], int]) -> int:
+        """The sum of what `count` says of each block's kind."""
+        return sum(n * count(kind) for kind, n in self.kinds.items())
 
     @property
     def stack(self) -> str:
@@ -293,19 +341,20 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Of the whole model, a tied weight counted once."""
-        blocks = self.layers * self.block_parameters
+        blocks = self.over_blocks(lambda kind: kind.block_parameters)
         return self.embedding_parameters + blocks + self.head_parameters
 
     @property
     def routed_parameters(self) -> int:
         """Of all experts of all blocks but shared ones: what expert parallelism divides."""
-        return self.layers * self.experts * self.expert_parameters
+        return self.over_blocks(lambda kind: kind.experts * kind.expert_parameters)
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token meets: of each block's experts, experts_per_token."""
-        idle = self.experts - self.experts_per_token
-        return self.parameters - self.layers * idle * self.expert_parameters
+        return self.parameters - self.over_blocks(
+            lambda kind: (kind.experts - kind.experts_per_token) * kind.expert_parameters
+        )
 
     @property
     def factored_statistics(self) -> int:
@@ -315,6 +364,21 @@ class Shape:
         is not factored. Where transformers packs matrices into one tensor (Phi-3, GPT-2, experts)
         some rows or columns are shared: this count is of separate matrices, an upper bound there.
         """
+        d = self.width
+        embeddings = self.post_norm * self.norm_parameters
+        embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
+        if self.pixels:
+            # A kernel of four dimensions is factored over the last two; the class's token is a row.
+            embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
+        else:
+            embeddings += self.vocabulary + d
+        head = self.norm_parameters + self.head_bias * self.vocabulary + self.idle_parameters
+        head += 0 if self.tied else self.vocabulary + d
+        head += 3 * d if self.head == "masked" else 0
+        return self.over_blocks(lambda kind: kind._block_statistics) + embeddings + head
+
+    @property
+    def _block_statistics(self) -> int:
         d, dq, dk, f = self.width, self.query_width, self.kv_width, self.mlp_width
         inner = 2 if self.gated else 1
         attention = 2 * (d + dq) + 2 * (d + dk)
@@ -328,14 +392,12 @@ class Shape:
         if self.experts:
             shared = mlp(self.shared_expert_width) + d + 1 if self.shared_expert_width else 0
             mlps = self.experts * mlp(f) + self.experts + d + shared
-        embeddings = self.post_norm * self.norm_parameters
-        embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
-        if self.pixels:
-            # A kernel of four dimensions is factored over the last two; the class's token is a row.
-            embeddings += 2 * d * self.channels * self.patch + d + (1 + d)
-        else:
-            embeddings += self.vocabulary + d
-        head = self.norm_parameters + self.head_bias * self.vocabulary + self.idle_parameters
-        head += 0 if self.tied else self.vocabulary + d
-        head += 3 * d if self.head == "masked" else 0
-        return self.layers * (attention + vectors + mlps) + embeddings + head
+        return attention + vectors + mlps
+
+
+_OF_MODELS = """
+    name family layers width vocabulary positions tied head_bias norm norm_bias causal head
+    post_norm types first_position pixels channels patch by_block
+"""
+_OF_BLOCKS = [one.name for one in fields(Shape) if one.name not in _OF_MODELS.split()]
+"""Fields in which blocks can differ."""

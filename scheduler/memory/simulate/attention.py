@@ -5,22 +5,21 @@ from __future__ import annotations
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
-    join,
     part,
     rms_norm,
-    rotary,
     scale,
     split,
     unary,
     view,
 )
 from scheduler.memory.simulate.modules import project
+from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, turned
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
 _WIDEST_FUSED_HEAD = 256
-_JOINED_BY_ROTARY = ("gpt_neox", "phi3")
-"""Families whose rotary slices a head and joins the parts again, head by head in memory."""
+_NORMED_LATE = ("gemma3_text",)
+"""Families that norm queries and keys when keys and values are projected."""
 _SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta")
 """Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
@@ -36,7 +35,7 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     shape = at.shape
     q, k, v = _projected(paper, at, x)
     if shape.rotary:
-        q, k = _turned(paper, at, q, k)
+        q, k = turned(paper, at, q, k)
     attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
@@ -50,9 +49,7 @@ def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     return _mixed(paper, at, q, k, v)
 
 
-def _mixed(
-    paper: Paper, at: Setting, q: Value, k: Value, v: Value
-) -> tuple[Value, Value | None]:
+def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
     run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
     return run(paper, at, q, k, v)
 
@@ -65,10 +62,14 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
     shape = at.shape
     ordered = shape.heads > 1
     if "qkv" not in linears(shape):
-        # Queries are normed before keys are projected: so in reverse go their gradients.
-        q, k = (_headed(paper, at, project(paper, at, x, name)) for name in ("q", "k"))
+        # Where queries are normed before keys are projected, so in reverse go their gradients.
+        late = shape.family in _NORMED_LATE
+        q, k = (_headed(paper, at, project(paper, at, x, name), late) for name in ("q", "k"))
         v = project(paper, at, x, "v")
-        return q, k, view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        v = view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        if late:
+            q, k = (rms_norm(paper, at, part, shape.head_width) for part in (q, k))
+        return q, k, v
     qkv = project(paper, at, x, "qkv")
     if shape.family == "gpt_neox":
         q, k, v = split(paper, view(paper, qkv, copied=ordered), 3)
@@ -82,30 +83,10 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
     return q, k, v
 
 
-def _headed(paper: Paper, at: Setting, x: Value) -> Value:
-    """Put queries or keys in heads, and norm them where the shape does."""
+def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
+    """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
     x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
-    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm else x
-
-
-def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
-    """Turn queries and keys. Two families slice off what turns, and join it with the rest."""
-    width, turning = at.shape.head_width, at.shape.turned_width
-    table = paper.leaf(at.sequence * turning, at.stream, trained=False)
-    if at.shape.family not in _JOINED_BY_ROTARY:
-        turned = rotary(paper, q, table)
-        return turned, rotary(paper, k, table)
-    q_turns, q_stays, k_turns, k_stays = (
-        part(paper, x, x.elements * share // width)
-        for x in (q, k)
-        for share in (turning, width - turning)
-    )
-    if at.shape.family == "phi3":
-        turned = join(paper, rotary(paper, q_turns, table), q_stays)
-        return turned, join(paper, rotary(paper, k_turns, table), k_stays)
-    q, k = rotary(paper, q_turns, table), rotary(paper, k_turns, table)
-    turned = join(paper, q, q_stays)
-    return turned, join(paper, k, k_stays)
+    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
 def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
@@ -140,7 +121,7 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         return [paper.compute((), n, at.compute) for n in sizes]
 
     paper.record(made, (q, k, v), back, before, after)
-    if shape.family in _JOINED_BY_ROTARY and shape.heads > 1:
+    if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
 
@@ -164,7 +145,7 @@ def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[
 def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
-    q_copied = apart and shape.family not in _JOINED_BY_ROTARY
+    q_copied = apart and shape.family not in JOINED_BY_ROTARY
     k_copied, v_copied = q_copied, apart
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
@@ -236,7 +217,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
-    q_copied = k_copied = apart and shape.family not in _JOINED_BY_ROTARY
+    q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
     v_copied = apart
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)

@@ -227,15 +227,6 @@ def _mean(paper: Paper, x: Value, rows: int) -> Value:
     return unary(paper, x, "aten.mean.dim", elements=rows)
 
 
-def rotary(paper: Paper, x: Value, table: Value) -> Value:
-    """Run x·cos + rotate_half(x)·sin.
-
-    Backward: the halves' gradients are padded with zeros to full size and added up.
-    """
-    straight = multiply(paper, x, table)
-    return add(paper, straight, multiply(paper, _rotate_half(paper, x), table))
-
-
 def part(paper: Paper, x: Value, elements: int) -> Value:
     """Slice x: a view; backward, a tensor of zeros as large as x with the gradient in it."""
     made = x.view(elements)
@@ -243,17 +234,12 @@ def part(paper: Paper, x: Value, elements: int) -> Value:
     return made
 
 
-def join(paper: Paper, x: Value, y: Value) -> Value:
+def join(paper: Paper, x: Value, y: Value, op: str = "aten.cat.default") -> Value:
     """Concatenate x and y: a copy; backward, two views."""
-    made = paper.compute((x, y), x.elements + y.elements, x.size, op="aten.cat.default")
+    made = paper.compute((x, y), x.elements + y.elements, x.size, op=op)
     sizes = x.elements, y.elements
     paper.record(made, (x, y), lambda g, saved: [g[0].view(n) for n in sizes])
     return made
-
-
-def _rotate_half(paper: Paper, x: Value) -> Value:
-    first, second = (part(paper, x, x.elements // 2) for _ in range(2))
-    return join(paper, unary(paper, second, "aten.neg.default"), first)
 
 
 def gelu_new(paper: Paper, x: Value) -> Value:

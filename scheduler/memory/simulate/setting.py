@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
@@ -13,7 +13,7 @@ from scheduler.memory.state.sizes import DTYPES
 
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
-_FUSED_GATE = ("phi3",)
+_FUSED_GATE = ("glm", "glm4", "phi3")
 _HF = Argument("loss", "hf")
 
 
@@ -46,6 +46,10 @@ class Setting:
     padding_mask: bool
     cuda: bool
     experts: str
+
+    def of(self, kind: Shape) -> Setting:
+        """The same for a block of this kind."""
+        return replace(self, shape=kind, targets=self.targets & linears(kind).keys())
 
     @property
     def tokens(self) -> int:
@@ -93,7 +97,8 @@ def setting(
     if shape.head == "classes" and recipe.loss == "chunked":
         raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
-        _check_formula(shape, recipe)
+        for kind in shape.kinds:
+            _check_formula(kind, recipe)
     autocast, lora = recipe.compute == "autocast", recipe.lora
     size = 2 if autocast else DTYPES[recipe.compute]
     return Setting(
@@ -153,7 +158,10 @@ def _check_formula(shape: Shape, recipe: Recipe) -> None:
 
 
 def linears(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Input and output features of a block's linear layers, those of experts left out."""
+    """Input and output features of a block's linear layers, those of experts left out.
+
+    Of several kinds of blocks: of the last one.
+    """
     d, queries, keys = shape.width, shape.query_width, shape.kv_width
     if shape.family in _FUSED_QKV:
         found = {"qkv": (d, queries + 2 * keys)}
@@ -173,8 +181,9 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
-    """Linear layers of a block that get an adapter, as `linears` names them; checked."""
-    known, error = tuple(linears(shape)), partial(InvalidRecipe, argument="lora")
+    """Linear layers that get an adapter in any block, as `linears` names them; checked."""
+    known = tuple(dict.fromkeys(name for kind in shape.kinds for name in linears(kind)))
+    error = partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     found: set[str] = set()
     for name in named:

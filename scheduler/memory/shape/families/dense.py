@@ -9,8 +9,8 @@ from scheduler.memory.shape.families.parts import (
     biased,
     gated,
     one_window,
-    qwen_window,
     turned_part,
+    windows,
 )
 
 
@@ -23,14 +23,24 @@ def _mistral(config: Config) -> dict[str, Any]:
     return gated(config) | one_window(config, 4096)
 
 
+def _qwen_window(config: Config) -> dict[str, Any]:
+    """Qwen's window: in the blocks from max_window_layers on."""
+    first, window = (
+        config.size("max_window_layers", 28, least=0),
+        one_window(config, 4096)["window"],
+    )
+    on = config.flag("use_sliding_window", False)
+    return windows(config, window, lambda i: on and i >= first)
+
+
 def _qwen2(config: Config) -> dict[str, Any]:
     config.only("attention_bias", True, "queries, keys and values of this family have one")
-    return gated(config) | qwen_window(config) | {"qkv_bias": True}
+    return gated(config) | _qwen_window(config) | {"qkv_bias": True}
 
 
 def _qwen3(config: Config) -> dict[str, Any]:
     made = biased(config) | {"qk_norm": True}
-    return gated(config, head_dim=True) | qwen_window(config) | made
+    return gated(config, head_dim=True) | _qwen_window(config) | made
 
 
 def _gemma(config: Config, activation: str = "hidden_act") -> dict[str, Any]:
@@ -44,7 +54,29 @@ def _gemma2(config: Config) -> dict[str, Any]:
         if not config.get(field, 1.0):
             config.refuse(field, config.get(field), "only models that cap with a tanh are known")
     # The outputs of attention and MLP are normed too.
-    return _gemma(config, "hidden_activation") | {"norms": 4}
+    window = windows(config, one_window(config, 4096)["window"], lambda i: i % 2 == 0)
+    return _gemma(config, "hidden_activation") | window | {"norms": 4}
+
+
+def _gemma3(config: Config) -> dict[str, Any]:
+    for field in ("attn_logit_softcapping", "final_logit_softcapping"):
+        config.only(field, None, "only models of this family that cap nothing are known")
+    pattern = config.size("sliding_window_pattern", 6)
+    config.get("_sliding_window_pattern")
+    window = windows(config, one_window(config, 4096)["window"], lambda i: bool((i + 1) % pattern))
+    made = {"norms": 4, "qk_norm": True}
+    return _gemma(config, "hidden_activation") | window | made
+
+
+def _glm(config: Config) -> dict[str, Any]:
+    fields = gated(config, head_dim=True)
+    turned = turned_part(config, fields["head_width"], 0.5, "partial_rotary_factor")
+    return fields | turned | {"qkv_bias": config.flag("attention_bias", True)}
+
+
+def _glm4(config: Config) -> dict[str, Any]:
+    # The outputs of attention and MLP are normed too.
+    return _glm(config) | {"norms": 4}
 
 
 def _phi3(config: Config) -> dict[str, Any]:
@@ -119,6 +151,9 @@ FAMILIES = {
     "qwen3": _qwen3,
     "gemma": _gemma,
     "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "glm": _glm,
+    "glm4": _glm4,
     "phi3": _phi3,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.memory.shape.config import Config
-from scheduler.memory.shape.families.parts import ALIKE, biased, common, one_window, qwen_window
+from scheduler.memory.shape.families.parts import (
+    biased,
+    blocks_of,
+    common,
+    one_window,
+    windows,
+)
 
 
 def _experts(config: Config, *fields: str) -> dict[str, Any]:
@@ -21,6 +27,18 @@ def _experts(config: Config, *fields: str) -> dict[str, Any]:
     }
 
 
+def _some_dense(
+    config: Config, sparse: list[bool], fields: dict[str, Any], width: str
+) -> dict[str, list[int]]:
+    """The sizes of experts in the blocks that have them; the others have an MLP of `width`."""
+    found = {name: fields[name] for name in ("experts", "experts_per_token", "mlp_width")}
+    by_block = {name: [size * one for one in sparse] for name, size in found.items()}
+    if not all(sparse):
+        dense = config.size(width)
+        by_block["mlp_width"] = [size or dense for size in by_block["mlp_width"]]
+    return by_block
+
+
 def _mixtral(config: Config) -> dict[str, Any]:
     return (
         common(config)
@@ -31,27 +49,39 @@ def _mixtral(config: Config) -> dict[str, Any]:
 
 
 def _qwen_moe(config: Config) -> dict[str, Any]:
-    dense, step = config.get("mlp_only_layers"), config.size("decoder_sparse_step", 1)
-    if dense:
-        config.refuse("mlp_only_layers", dense, ALIKE)
-    if step != 1:
-        config.refuse("decoder_sparse_step", step, "only experts in every block are known")
+    """Experts in every block, or in some: dense ones have an MLP of another width."""
+    given = config.get("mlp_only_layers") or []
+    if not isinstance(given, list):
+        config.refuse("mlp_only_layers", given, "it must be a list of blocks")
+    alone = given if isinstance(given, list) else []
+    step = config.size("decoder_sparse_step", 1)
+    fields = _experts(config, "num_experts", "num_local_experts")
     return (
         common(config)
-        | _experts(config, "num_experts", "num_local_experts")
-        | {
-            "mlp_width": config.size("moe_intermediate_size"),
-            "shares_divided": config.flag("norm_topk_prob", False),
-        }
+        | fields
+        | _some_dense(
+            config,
+            [i not in alone and (i + 1) % step == 0 for i in blocks_of(config)],
+            fields | {"mlp_width": config.size("moe_intermediate_size")},
+            "intermediate_size",
+        )
+        | {"shares_divided": config.flag("norm_topk_prob", False)}
     )
 
 
 def _qwen2_moe(config: Config) -> dict[str, Any]:
+    first, window = (
+        config.size("max_window_layers", 28, least=0),
+        one_window(config, 4096)["window"],
+    )
+    on = config.flag("use_sliding_window", False)
+    fields = _qwen_moe(config)
+    shared = config.size("shared_expert_intermediate_size")
     return (
-        _qwen_moe(config)
-        | qwen_window(config, alternating=True)
+        fields
+        | windows(config, window, lambda i: on and i % 2 == 0 and i < first)
         | {
-            "shared_expert_width": config.size("shared_expert_intermediate_size"),
+            "shared_expert_width": [shared * bool(n) for n in fields["experts"]],
             "qkv_bias": config.flag("qkv_bias", True),
         }
     )

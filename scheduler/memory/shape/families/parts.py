@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from scheduler.memory.shape.config import Config
 
-ALIKE = "only models whose blocks are all alike are known"
+MOST_LAYERS = 2_000
+"""Far beyond any model; the solver of chains has room for so many blocks."""
 
 
 def common(config: Config, *, kv_heads: bool = True, head_dim: bool = False) -> dict[str, Any]:
@@ -58,19 +60,21 @@ def one_window(config: Config, default: int = 0) -> dict[str, int]:
     return {"window": config.size("sliding_window", default if absent else 0, least=0)}
 
 
-def qwen_window(config: Config, *, alternating: bool = False) -> dict[str, int]:
-    """Qwen's window: in the blocks from max_window_layers on, or in some of those before."""
-    layers, first = config.size("num_hidden_layers"), config.size("max_window_layers", 28, least=0)
-    on, window = config.flag("use_sliding_window", False), one_window(config, 4096)["window"]
+def windows(
+    config: Config, window: int, is_local: Callable[[int], bool], local: str = "sliding_attention"
+) -> dict[str, list[int]]:
+    """The window of each block, in those that layer_types calls `local`; else, where `is_local`."""
+    layers, known = blocks_of(config), ("full_attention", local)
     kinds = config.get("layer_types")
-    if kinds is not None:
-        known = ("full_attention", "sliding_attention")
-        found = kinds if isinstance(kinds, list) else []
-        if len(found) != layers or any(kind not in known for kind in found):
-            config.refuse("layer_types", kinds, f"it must name {known} for each of {layers} layers")
-        if any(kind != found[0] for kind in found):
-            config.refuse("layer_types", kinds, ALIKE)
-        return {"window": window if found[0] == known[1] else 0}
-    if on and window and (alternating or 0 < first < layers):
-        config.refuse("use_sliding_window", True, f"{ALIKE}: it is on in some; say false")
-    return {"window": window if on and not first else 0}
+    if kinds is None:
+        return {"window": [window * is_local(i) for i in layers]}
+    found = kinds if isinstance(kinds, list) else []
+    if len(found) != len(layers) or any(kind not in known for kind in found):
+        names, count = " or ".join(map(repr, known)), len(layers)
+        config.refuse("layer_types", kinds, f"it must say {names} for each of {count} layers")
+    return {"window": [window * (kind == local) for kind in found]}
+
+
+def blocks_of(config: Config) -> range:
+    """The places of the blocks; of more than a shape may have, one more than that."""
+    return range(min(config.size("num_hidden_layers"), MOST_LAYERS + 1))

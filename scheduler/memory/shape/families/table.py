@@ -18,7 +18,7 @@ from scheduler.memory.shape.families import dense, encoders, mixtures
 from scheduler.memory.shape.families.parts import check_whole_heads
 
 _NESTED = ("text_config", "vision_config", "audio_config", "llm_config", "language_config")
-_NOT_WHOLE = ("gpt2", "gpt_neox", "phi3")
+_NOT_WHOLE = ("glm", "glm4", "gpt2", "gpt_neox", "phi3")
 """Families whose rotary need not turn whole heads, or that have none."""
 
 FAMILIES: Mapping[str, Callable[[Config], dict[str, Any]]] = (
@@ -52,4 +52,7 @@ def shape_fields(record: object, name: str, where: str) -> dict[str, Any]:
         check_whole_heads(config)
     fields = FAMILIES[family](config)
     check_fields(config, family)
-    return fields | {"name": name, "family": family}
+    # A list has one value for each block.
+    by_block = {field: value for field, value in fields.items() if isinstance(value, list)}
+    fields |= {field: values[-1] for field, values in by_block.items()}
+    return fields | {"name": name, "family": family, "by_block": by_block}
