@@ -167,6 +167,7 @@ def linear(
         (g,), w = grads, saved[-1]
         to_x = paper.compute((g, w), rows * inputs, size, flops) if onward else None
         to_w = paper.compute((g, saved[0]), inputs * outputs, size, flops) if trained else None
+        saved.clear()  # what was made again for this backward alone goes before the bias has its
         to_b = paper.compute((g,), outputs, size) if trained and bias else None
         return [to_x, to_w, to_b]
 
