@@ -22,7 +22,7 @@ from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import apply, verify
 from tests.memory.memory_cases import keep_all_peak
 from tests.memory.models import batch_of
-from tests.memory.test_measured import model_of
+from tests.memory.test_measured import EAGER, model_of
 from tests.memory.test_profiled import config_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
@@ -42,7 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
 def model_with(family: str) -> tuple[Any, Any, dict[str, Any]]:
     """A tiny model, its config as a file has it, and a batch."""
     config = config_of(family, MORE.get(family, {}) | {"num_hidden_layers": 3})
-    attention = "eager" if family == "gemma2" else "sdpa"
+    attention = "eager" if family in EAGER else "sdpa"
     torch.manual_seed(0)
     model = model_of(config, "fp32", attention)
     return model, config.to_dict(), batch_of(model, BATCH, SEQUENCE)

@@ -30,7 +30,7 @@ SEQUENCE = 32
 SIZES = test_measured.SMALL | {"intermediate_size": 176, "num_hidden_layers": 4, "vocab_size": 320}
 GPT2 = GPT2_SIZES | {"n_layer": 4}
 FAMILIES = test_measured.FAMILIES | {"mixtral": {"num_local_experts": 8}}
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")
 
 
 def config_of(family: str, more: dict[str, Any]) -> Any:
@@ -125,7 +125,7 @@ ALL = [
         ("fp32", "eager", 1, "full"),
         ("bf16", "eager", 2, "frozen"),
     )
-    if (family, attention) != ("gemma2", "sdpa")
+    if family not in test_measured.EAGER or attention == "eager"
     if family not in MIXTURES or precision == "bf16"
 ]
 ALL += [(family, "bf16", "eager", 1, "full") for family in MIXTURES]
