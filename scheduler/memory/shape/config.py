@@ -173,7 +173,7 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
     "gemma2": frozenset({"hidden_act", "sliding_window_size"}),
-    "gemma3_text": frozenset({"rope_local_base_freq"}),
+    "gemma3_text": frozenset({"hidden_act", "rope_local_base_freq"}),
     # Transformers keeps embd_pdrop and applies only resid_pdrop. The others are of another runtime.
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
@@ -190,9 +190,6 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     "gpt_oss": frozenset(
         ("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
     ),
-    # The width of dense blocks, which such a model may have none of.
-    "qwen2_moe": frozenset({"intermediate_size"}),
-    "qwen3_moe": frozenset({"intermediate_size"}),
 }
 """The same, of one family."""
 

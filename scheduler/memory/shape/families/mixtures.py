@@ -33,6 +33,7 @@ def _some_dense(
     """The sizes of experts in the blocks that have them; the others have an MLP of `width`."""
     found = {name: fields[name] for name in ("experts", "experts_per_token", "mlp_width")}
     by_block = {name: [size * one for one in sparse] for name, size in found.items()}
+    config.get(width)  # of dense blocks, which there may be none of
     if not all(sparse):
         dense = config.size(width)
         by_block["mlp_width"] = [size or dense for size in by_block["mlp_width"]]
