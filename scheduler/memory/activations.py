@@ -117,12 +117,13 @@ def block_kept(at: Setting, seen: Activations) -> Activations:
     """
     shape, tensors, e = at.shape, seen.tensors, at.compute
     rows, wide = at.tokens * shape.experts_per_token, shape.width * e
-    own_way = shape.family == "llama4_text"
-    if own_way:
-        return seen
     if shape.experts and at.experts != "grouped":
         tensors = tuple(each for each in tensors if each[0] not in _SORTING)
     if shape.experts and at.experts == "batched":
+        if shape.family == "gpt_oss":
+            # Shares are not sorted: what softmax keeps serves.
+            sorted_shares = "aten.index.Tensor", rows * e
+            tensors = tuple(each for each in tensors if each != sorted_shares)
         tensors += (("experts' weights of rows", rows * 3 * shape.mlp_width * wide),)
     if shape.experts and at.experts == "eager":
         tensors += ("tokens and places of rows", rows * 16), ("rows in the result", rows * wide)

@@ -34,6 +34,7 @@ MORE: dict[str, dict[str, Any]] = {
     "gpt2": DROPOUT,
     # Where gradients of many experts set the peak every plan has the same one.
     "mixtral": {"intermediate_size": 16, "num_local_experts": 4},
+    "gpt_oss": {"intermediate_size": 48, "num_local_experts": 4},
     # As those of weights where a sequence is short.
     "vit": {"image_size": 64},
 }
@@ -67,7 +68,8 @@ def tight(costs: CostGraph) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# GLM is GLM-4 with fewer norms.
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "glm"])
 def test_a_plan_on_paper_is_the_model_s(family: str, tmp_path: Path) -> None:
     model, config, batch = model_with(family)
     attention, shape = model.config._attn_implementation, load_shape(config)

@@ -115,7 +115,8 @@ def setting(
         targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
         padding_mask=recipe.padding_mask,
         cuda=recipe.device == "cuda",
-        experts=recipe.experts,
+        # Llama 4 has one way to run them, which is followed.
+        experts="grouped" if shape.family == "llama4_text" else recipe.experts,
     )
 
 
