@@ -30,12 +30,21 @@ SEQUENCE = 32
 SIZES = test_measured.SMALL | {"intermediate_size": 176, "num_hidden_layers": 4, "vocab_size": 320}
 GPT2 = GPT2_SIZES | {"n_layer": 4}
 FAMILIES = test_measured.FAMILIES | {"mixtral": {"num_local_experts": 8}}
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")
-ONCE_EACH = ("gemma3_text", "llama4_text")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+FEW = {
+    "gemma3_text": [("bf16", "sdpa", 2, "full")],
+    "glm4": [("bf16", "sdpa", 2, "full"), ("fp32", "eager", 1, "full")],
+    "glm": [],  # GLM-4 with fewer norms
+    "gpt_oss": [("bf16", "eager", 1, "full")],
+    "llama4_text": [("bf16", "sdpa", 2, "full"), ("bf16", "eager", 2, "frozen")],
+    "deepseek_v3": [("bf16", "sdpa", 2, "full"), ("bf16", "eager", 2, "frozen")],
+}
+"""What is profiled of families of two blocks: those show each kind, and others the rest."""
 
 
 def config_of(family: str, more: dict[str, Any]) -> Any:
-    sizes = GPT2 if family == "gpt2" else sizes_of(SIZES, FAMILIES.get(family, {}))
+    blocks = {"num_hidden_layers": 2} if family in FEW else {}
+    sizes = GPT2 if family == "gpt2" else sizes_of(SIZES, FAMILIES.get(family, {}), blocks)
     return transformers.AutoConfig.for_model(family, **sizes | more)
 
 
@@ -118,20 +127,16 @@ def assert_same(ours: CostGraph, theirs: CostGraph, apart: int = SCALAR) -> None
     assert all(abs(error) < 1e-3 for error in errors.values()), errors
 
 
+EACH = [("bf16", "sdpa", 2, "full"), ("fp32", "eager", 1, "full"), ("bf16", "eager", 2, "frozen")]
 ALL = [
     (family, precision, attention, batch, train)
     for family in FAMILIES
-    for precision, attention, batch, train in (
-        ("bf16", "sdpa", 2, "full"),
-        ("fp32", "eager", 1, "full"),
-        ("bf16", "eager", 2, "frozen"),
-    )
+    for precision, attention, batch, train in FEW.get(family, EACH)
     if family not in test_measured.EAGER or attention == "eager"
-    if family not in (*MIXTURES, *ONCE_EACH) or precision == "bf16"
-    if family != "glm"  # GLM-4 with fewer norms
+    if family not in MIXTURES or precision == "bf16"
 ]
-ALL += [(family, "bf16", "eager", 1, "full") for family in MIXTURES if family != "deepseek_v3"]
-ALL += [(family, "bf16", "sdpa", 1, "frozen") for family in MIXTURES if "qwen" in family]
+ALL += [(family, "bf16", "eager", 1, "full") for family in MIXTURES]
+ALL += [(family, "bf16", "sdpa", 1, "frozen") for family in MIXTURES]
 
 
 @pytest.mark.parametrize(("family", "precision", "attention", "batch", "train"), ALL)
@@ -195,6 +200,14 @@ TELLING: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral-window-eager": ("mixtral", {"sliding_window": 8, "attention": "eager"}),
     "mixtral-many": ("mixtral", {"num_experts_per_tok": 4, "intermediate_size": 32}),
     "qwen2-moe-divided": ("qwen2_moe", {"norm_topk_prob": True}),
+    "gpt-oss-dropout-narrow": (
+        "gpt_oss",
+        {"attention": "eager", "attention_dropout": 0.1, "intermediate_size": 16},
+    ),
+    "qwen2-moe-some": (
+        "qwen2_moe",
+        {"decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 8},
+    ),
     "qwen3-moe-as-is": ("qwen3_moe", {"norm_topk_prob": False}),
     "neox-dropout": ("gpt_neox", {"hidden_dropout": 0.1, "attention_dropout": 0.1, "batch": 1}),
     "vit-dropout-eager": ("vit", ENCODER_DROPOUT | {"attention": "eager", "batch": 3}),

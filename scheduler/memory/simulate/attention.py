@@ -43,10 +43,14 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
         q, k, v, _held = latent_projected(paper, at, x)
     else:
         q, k, v = _projected(paper, at, x)
-    if shape.family == "llama4_text":
-        q, k = _placed(paper, at, q, k)
-    elif shape.rotary and not shape.kv_rank:
-        q, k = turned(paper, at, q, k)
+    if shape.rotary and not shape.kv_rank:
+        turn = complex_turned if shape.family == "llama4_text" else turned
+        q, k = turn(paper, at, q, k)
+    if shape.qk_l2_norm:
+        q = _unit(paper, at, q)
+        k = _unit(paper, at, k)
+    if shape.scaled_queries:
+        q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
     attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
@@ -54,17 +58,8 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     return attended, probabilities
 
 
-def _placed(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
-    """Tell queries and keys of Llama 4 their places: turned and normed, or scaled, or not."""
-    shape = at.shape
-    if shape.rotary:
-        q, k = complex_turned(paper, at, q, k)
-    if shape.qk_l2_norm:
-        size, width = q.size, shape.head_width
-        q, k = (l2_norm(paper, cast(paper, x, 4), x.elements // width, size) for x in (q, k))
-    if shape.scaled_queries:
-        q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
-    return q, k
+def _unit(paper: Paper, at: Setting, x: Value) -> Value:
+    return l2_norm(paper, cast(paper, x, 4), x.elements // at.shape.head_width, x.size)
 
 
 def _temperatures(paper: Paper, at: Setting) -> Value:
@@ -260,8 +255,8 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
     if shape.sinks:
-        scores, _combined = _with_sinks(paper, at, scores)
-        scores = dropout(paper, at, scores, shape.attention_dropout)
+        chances, _combined = _with_sinks(paper, at, scores)
+        scores = dropout(paper, at, chances, shape.attention_dropout)
         made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
         return view(paper, made, made=shape.heads > 1, copied=apart), scores
     size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
