@@ -199,11 +199,11 @@ def test_counts_equal_the_built_model(family: str, data: st.DataObject) -> None:
     for i, block in enumerate(shape.blocks):
         at = f"layers.{i}."
         assert block.block_parameters == size(model, at, f".h.{i}.", f".layer.{i}.")
-        attention = (f"{at}self_attn", f"{at}attention.", f".h.{i}.attn")
-        attention += (f".layer.{i}.attention.self", f".layer.{i}.attention.output.dense")
+        attention = [f"{at}self_attn", f"{at}attention.", f".h.{i}.attn"]
+        attention += [f".layer.{i}.attention.self", f".layer.{i}.attention.output.dense"]
         assert block.attention_parameters == size(model, *attention)
-        mlp = (f"{at}mlp", f"{at}feed_forward", f".h.{i}.mlp")
-        mlp += (f".layer.{i}.intermediate", f".layer.{i}.output.dense")
+        mlp = [f"{at}mlp", f"{at}feed_forward", f".h.{i}.mlp"]
+        mlp += [f".layer.{i}.intermediate", f".layer.{i}.output.dense"]
         assert block.mlp_parameters == size(model, *mlp)
         if block.experts:
             unchosen = 1 - block.experts_per_token / block.experts
@@ -393,3 +393,34 @@ def test_bad_file(tmp_path: Path, text: str, sentence: str) -> None:
         load_shape(path)
     assert sentence in str(info.value)
     assert "config.json" in str(info.value)
+
+
+def test_blocks_that_differ() -> None:
+    shape = replace(LLAMA, layers=3, by_block={"window": [8, 8, 0], "mlp_width": [96, 96, 96]})
+    assert shape.by_block == (("window", (8, 8, 0)),)
+    assert [block.window for block in shape.blocks] == [8, 8, 0]
+    assert list(shape.kinds.values()) == [2, 1]
+    assert (shape.window, shape.mlp_width) == (0, 96)
+    # Fields that are the same everywhere are fields like any other.
+    assert replace(LLAMA, by_block={"window": (8, 8)}) == replace(LLAMA, window=8)
+    wider = replace(LLAMA, by_block={"mlp_width": (96, 192)})
+    more = 3 * 64 * 96
+    assert wider.parameters == LLAMA.parameters + more
+    assert wider.blocks[1].block_parameters == LLAMA.block_parameters + more
+
+
+@pytest.mark.parametrize(
+    ("by_block", "sentence"),
+    [
+        ({"window": [8]}, "by_block of shape 'tiny' has 1 values of window; give one for each of"),
+        ({"vocabulary": [1, 2]}, "a field of by_block of shape 'tiny' must be one of"),
+        ({"window": 8}, "window in by_block of shape 'tiny' must be a list of one value for each"),
+        ({"window": [8, -1]}, "window of shape 'tiny' must be a whole number >= 0, got -1"),
+        ({"experts": [0, 4]}, "experts_per_token of shape 'tiny' must be from 1 to its 4 experts"),
+        (5, "by_block of shape 'tiny' must be a mapping of fields, got 5"),
+    ],
+)
+def test_blocks_that_cannot_be(by_block: Any, sentence: str) -> None:
+    with pytest.raises(InvalidShape) as info:
+        replace(LLAMA, by_block=by_block)
+    assert sentence in str(info.value)

@@ -197,8 +197,6 @@ class Shape:
                 f"{self._what('layers')} must be at most {MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
-        if not self.value_width:
-            object.__setattr__(self, "value_width", self.head_width)
         self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
@@ -211,17 +209,25 @@ class Shape:
 
     def _take_by_block(self) -> None:
         """Keep what differs between blocks as pairs; what does not is a field like any other."""
-        varying = []
+        what = self._what("by_block")
+        if not isinstance(self.by_block, Mapping | tuple):
+            raise InvalidShape(f"{what} must be a mapping of fields, got {shown(self.by_block)}")
         given: dict[str, Sequence[Any]] = dict(self.by_block)
+        varying = []
         for name, values in sorted(given.items()):
-            check_choice(self._what("a field of by_block"), name, _OF_BLOCKS, InvalidShape)
+            check_choice(f"a field of {what}", name, _OF_BLOCKS, InvalidShape)
+            if not isinstance(values, list | tuple):
+                raise InvalidShape(
+                    f"{name} in {what} must be a list of one value for each of its {self.layers} "
+                    f"layers, got {shown(values)}"
+                )
             if len(values) != self.layers:
                 raise InvalidShape(
-                    f"{self._what('by_block')} has {len(values)} values of {name}; give one for "
-                    f"each of its {self.layers} layers"
+                    f"{what} has {len(values)} values of {name}; give one for each of its "
+                    f"{self.layers} layers"
                 )
             object.__setattr__(self, name, values[-1])
-            if len(set(values)) > 1:
+            if any(value != values[0] for value in values):
                 varying.append((name, tuple(values)))
         object.__setattr__(self, "by_block", tuple(varying))
 
@@ -295,7 +301,12 @@ class Shape:
     @property
     def attended_width(self) -> int:
         """Features of a token that attention hands on: those of all heads' values."""
-        return self.heads * self.value_width
+        return self.heads * self.value_head_width
+
+    @property
+    def value_head_width(self) -> int:
+        """Features of a head of values."""
+        return self.value_width or self.head_width
 
     @property
     def kv_width(self) -> int:

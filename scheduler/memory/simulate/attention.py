@@ -127,13 +127,13 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    widths = shape.head_width + shape.value_width
+    widths = shape.head_width + shape.value_head_width
     flops = 2 * at.probabilities * widths // (2 if shape.causal and not at.masked else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
     flash = not masks and at.compute == 2 and widths <= 2 * _WIDEST_FUSED_HEAD
-    flash = flash and shape.value_width == shape.head_width
+    flash = flash and shape.value_head_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
     made, sums = paper.run(
@@ -164,7 +164,7 @@ def expands(at: Setting) -> bool:
 
 def _is_fused(at: Setting) -> bool:
     """Whether one kernel runs the attention. The CPU has none with dropout, nor for two widths."""
-    on_cpu = not at.shape.attention_dropout and at.shape.value_width == at.shape.head_width
+    on_cpu = not at.shape.attention_dropout and at.shape.value_head_width == at.shape.head_width
     return not at.eager and (at.cuda or on_cpu)
 
 
@@ -315,7 +315,7 @@ def _factor(paper: Paper, x: Value, copied: bool) -> Value:
 
 def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
     """Run a product of every head: 2·A·a FLOPs."""
-    inner = at.shape.head_width if elements == at.probabilities else at.shape.value_width
+    inner = at.shape.head_width if elements == at.probabilities else at.shape.value_head_width
     flops = 2 * at.probabilities * inner
     sizes = x.elements, y.elements
     kept = paper.save(x, y)

@@ -205,17 +205,20 @@ def _latent(shape: Shape) -> dict[str, tuple[int, int]]:
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
     """Linear layers that get an adapter in any block, as `linears` names them; checked."""
-    known = tuple(dict.fromkeys(name for kind in shape.kinds for name in linears(kind)))
+    found = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    # Adapters on these would sit in shared experts too, which is not followed.
+    shared = any(kind.shared_expert_width for kind in shape.kinds)
+    known = tuple(name for name in found if not (shared and name in ("gate", "up", "down")))
     error = partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
-    found: set[str] = set()
+    chosen: set[str] = set()
     for name in named:
         if name == "all":
-            found |= set(known)
+            chosen |= set(known)
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"
-        found.add(check_choice(what, short, (*known, "all"), error))
-    if not found:
+        chosen.add(check_choice(what, short, (*known, "all"), error))
+    if not chosen:
         raise error(f"lora needs a target; choose from {', '.join(known)}, all")
-    return frozenset(found)
+    return frozenset(chosen)
