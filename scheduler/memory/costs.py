@@ -33,6 +33,7 @@ from scheduler.memory.simulate.step import (
     run,
 )
 from scheduler.memory.simulate.tensors import Paper
+from scheduler.memory.stacks import stacked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -131,6 +132,8 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
+    if shape.buckets:
+        return stacked(at, machine, options=options)
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept

@@ -19,7 +19,7 @@ from scheduler.memory.shape.families.parts import MOST_LAYERS
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
-HEADS = ("causal", "masked", "classes")
+HEADS = ("causal", "masked", "classes", "seq2seq")
 
 _STACKS = {
     "gpt2": "transformer.h",
@@ -89,9 +89,16 @@ class Shape:
     head
         What the last blocks' output goes to: "causal", a head that predicts each next word;
         "masked", one that predicts words that are hidden, with a layer and a norm of its own;
-        "classes", one that tells classes apart by the first token.
+        "classes", one that tells classes apart by the first token; "seq2seq", one that predicts
+        the words of the second stack, with a loss in its own dtype.
     post_norm
         Norms come after the sums, and one after the embedding (BERT).
+    buckets
+        Distances between tokens that have a learned number a head, which is added to scores (T5);
+        0: none. Such a model has two stacks, by `causal`, the second of which attends to what the
+        first has made as well.
+    scaled
+        What the head is given is scaled (T5).
     types
         Kinds of tokens that are learned beside words and positions (0: none).
     first_position
@@ -143,6 +150,8 @@ class Shape:
     causal: bool = True
     head: str = "causal"
     post_norm: bool = False
+    buckets: int = 0
+    scaled: bool = False
     types: int = 0
     first_position: int = 0
     pixels: int = 0
@@ -268,7 +277,12 @@ class Shape:
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys."""
-        return not self.positions
+        return not (self.positions or self.buckets)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a block attends to what another stack has made."""
+        return bool(self.buckets) and self.causal
 
     @property
     def turned_width(self) -> int:
@@ -280,7 +294,8 @@ class Shape:
         """Of one block: d·(Ha + 2Ga) to queries, keys and values, Ha·d back, biases, QK norms."""
         d, dq, dk = self.width, self.query_width, self.kv_width
         biases = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
-        return 2 * d * dq + 2 * d * dk + biases + self.qk_norm * 2 * self.head_width
+        own = 2 * d * dq + 2 * d * dk + biases + self.qk_norm * 2 * self.head_width
+        return own * (1 + self.crosses)
 
     def _mlp(self, width: int) -> int:
         inner = 2 if self.gated else 1
@@ -308,7 +323,8 @@ class Shape:
     @property
     def block_parameters(self) -> int:
         """Of one block: attention, MLP and norms."""
-        return self.attention_parameters + self.mlp_parameters + self.norms * self.norm_parameters
+        norms = (self.norms + self.crosses) * self.norm_parameters
+        return self.attention_parameters + self.mlp_parameters + norms
 
     @property
     def patch_parameters(self) -> int:
@@ -317,10 +333,14 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """V·d of tokens, or patches and the class's token; learned positions and types; a norm."""
+        """V·d of tokens, or patches and the class's token; learned positions and types; a norm.
+
+        Of two stacks also what each has of its own: the first its last norm, both their buckets.
+        """
         tokens = self.patch_parameters + self.width if self.pixels else self.vocabulary * self.width
-        learned = (self.positions + self.types) * self.width
-        return tokens + learned + self.post_norm * self.norm_parameters
+        learned = (self.positions + self.types) * self.width + 2 * self.buckets * self.heads
+        norms = self.post_norm or bool(self.buckets)
+        return tokens + learned + norms * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
@@ -396,8 +416,8 @@ class Shape:
 
 
 _OF_MODELS = """
-    name family layers width vocabulary positions tied head_bias norm norm_bias causal head
-    post_norm types first_position pixels channels patch by_block
+    name family layers width vocabulary positions tied head_bias norm norm_bias head
+    post_norm buckets scaled types first_position pixels channels patch by_block
 """
 _OF_BLOCKS = [one.name for one in fields(Shape) if one.name not in _OF_MODELS.split()]
 """Fields in which blocks can differ."""

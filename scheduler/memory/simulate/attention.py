@@ -20,7 +20,7 @@ from scheduler.memory.simulate.tensors import Paper, Value
 _WIDEST_FUSED_HEAD = 256
 _NORMED_LATE = ("gemma3_text",)
 """Families that norm queries and keys when keys and values are projected."""
-_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta")
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta", "t5")
 """Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
@@ -50,8 +50,54 @@ def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
 
 
 def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
-    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    run = _eager if at.eager else _fused if fuses(at) else _by_steps
     return run(paper, at, q, k, v)
+
+
+def biased(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value
+) -> tuple[Value, Value | None]:
+    """Run attention whose scores are added to, before they are masked.
+
+    Elsewhere than in eager attention the two are one mask of numbers, e·H·S², for each sequence
+    where there is padding. The CPU has no kernel for a mask with a gradient.
+    """
+    if at.eager:
+        return _eager(paper, at, q, k, v, bias)
+    fused = fuses(at) and (at.cuda or bias.node is None)
+    return (_fused if fused else _by_steps)(paper, at, q, k, v, _masked_bias(paper, at, bias))
+
+
+def _masked_bias(paper: Paper, at: Setting, bias: Value) -> Value:
+    # As it is looked up, pair by pair, it lies in another order than scores do.
+    ordered = bias.node is not None
+    if at.padding_mask and not (at.shape.causal and ordered):
+        every = _where(paper, bias, None, at.batch * bias.elements)
+        return every
+    if at.shape.causal and ordered:
+        places = [paper.compute((), at.sequence, 8, op="aten.arange.default") for _ in range(2)]
+        mask = paper.compute(places, at.sequence**2, 1, op="aten.ge.Tensor")
+        del places
+        bias = _where(paper, bias, mask, bias.elements)
+    return view(paper, bias, made=True) if ordered else bias
+
+
+def _where(paper: Paper, x: Value, mask: Value | None, elements: int) -> Value:
+    number = paper.compute((), 1, x.size, op="aten.scalar_tensor.default")
+    reads = (x, number, *([mask] if mask else []))
+    made = paper.compute(reads, elements, x.size, op="aten.where.self")
+    if x.node is None:
+        return made
+    n = x.elements
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        (g,) = grads
+        to_x = paper.compute((g, *saved), elements, x_size)
+        return [to_x if n == elements else paper.compute((to_x,), n, x_size)]
+
+    x_size = x.size
+    paper.record(made, (x,), back, *([paper.save(mask)] if mask else []))
+    return made
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -66,7 +112,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         late = shape.family in _NORMED_LATE
         q, k = (_headed(paper, at, project(paper, at, x, name), late) for name in ("q", "k"))
         v = project(paper, at, x, "v")
-        v = view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        v = view(paper, v, copied=not fuses(at) and shape.kv_heads > 1)
         if late:
             q, k = (rms_norm(paper, at, part, shape.head_width) for part in (q, k))
         return q, k, v
@@ -78,18 +124,20 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
     else:
         q, k, v = (
-            view(paper, n, copied=not _is_fused(at) and ordered) for n in split(paper, qkv, 3)
+            view(paper, n, copied=not fuses(at) and ordered) for n in split(paper, qkv, 3)
         )
     return q, k, v
 
 
 def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
     """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
-    x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
+    x = view(paper, x, copied=at.shape.rotary or (not fuses(at) and at.shape.heads > 1))
     return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
-def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+def _fused(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None = None
+) -> tuple[Value, None]:
     """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
 
     A causal mask halves both, as flash kernels skip what it hides; a padding mask does not, nor a
@@ -99,10 +147,11 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (2 if shape.causal and not at.masked else 1)
+    halved = shape.causal and not at.masked and mask is None
+    flops = 4 * at.probabilities * shape.head_width // (2 if halved else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
-    masks = [_in_numbers(paper, at)] if at.masked else []
+    masks = [mask] if mask else [_in_numbers(paper, at)] if at.masked else []
     flash = not masks and at.compute == 2 and shape.head_width <= _WIDEST_FUSED_HEAD
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
@@ -113,14 +162,15 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         flops,
     )
     after = paper.save(made, sums)
+    learned = [mask] if mask is not None and mask.node is not None else []
     del sums, masks
-    sizes = [part.elements for part in (q, k, v)]
+    sizes = [part.elements for part in (q, k, v)] + [at.probabilities] * len(learned)
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value]:
         paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
         return [paper.compute((), n, at.compute) for n in sizes]
 
-    paper.record(made, (q, k, v), back, before, after)
+    paper.record(made, (q, k, v, *learned), back, before, after)
     if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
@@ -132,17 +182,21 @@ def expands(at: Setting) -> bool:
     return (at.masked or wide) and at.shape.kv_heads < at.shape.heads
 
 
-def _is_fused(at: Setting) -> bool:
+def fuses(at: Setting) -> bool:
     """Whether one kernel runs the attention. The CPU has none with dropout."""
     return not at.eager and (at.cuda or not at.shape.attention_dropout)
 
 
-def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+def _by_steps(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None = None
+) -> tuple[Value, None]:
     """Run what scaled_dot_product_attention is without a kernel of its own."""
-    return view(paper, _in_fp32(paper, at, q, k, v), made=at.shape.heads > 1), None
+    return view(paper, _in_fp32(paper, at, q, k, v, mask), made=at.shape.heads > 1), None
 
 
-def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+def _in_fp32(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None
+) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
     q_copied = apart and shape.family not in JOINED_BY_ROTARY
@@ -150,7 +204,8 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied, v_copied = False, apart and shape.kv_heads == 1
-    mask = _in_numbers(paper, at) if at.masked else None
+    if mask is None and at.masked:
+        mask = _in_numbers(paper, at)
     in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
     queries, keys, values = in_fp32
     queries = unary(paper, queries, "aten.mul.Scalar")
@@ -207,7 +262,9 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
     return made
 
 
-def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
+def _eager(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value | None = None
+) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
     Softmax is in fp32 and its output cast, 4·A and e·A; some have it in their own dtype, e·A.
@@ -222,7 +279,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
-    scores = _scores(paper, at, q, k, (q_copied, k_copied))
+    scores = _scores(paper, at, q, k, (q_copied, k_copied), bias)
     size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
@@ -231,7 +288,14 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     return view(paper, made, made=shape.heads > 1, copied=apart), scores
 
 
-def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]) -> Value:
+def _scores(
+    paper: Paper,
+    at: Setting,
+    q: Value,
+    k: Value,
+    copied: tuple[bool, bool],
+    bias: Value | None,
+) -> Value:
     q_new, k_new = copied
     factors = _factor(paper, q, q_new), _factor(paper, k, k_new)
     scores = _product(paper, at, *factors, at.probabilities)
@@ -241,6 +305,8 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         scores = unary(paper, scores, "aten.div.Tensor")
         scores = unary(paper, scores, "aten.tanh.default", saves="output")
         scores = scale(paper, scores)
+    if bias is not None:
+        scores = _added(paper, scores, bias)
     if not (at.shape.causal or at.masked):
         return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
@@ -249,7 +315,18 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
 
 def _added(paper: Paper, scores: Value, mask: Value) -> Value:
     made = paper.compute((scores, mask), scores.elements, scores.size, op="aten.add.Tensor")
-    paper.record(made, (scores,), lambda g, saved: g)
+    n, size = mask.elements, mask.size
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value | None]:
+        (g,) = grads
+        if not learned:
+            return [g, None]
+        # The engine sums over the batch, and casts.
+        to_mask = g if n == g.elements else paper.compute((g,), n, g.size)
+        return [g, to_mask if size == g.size else paper.compute((to_mask,), n, size)]
+
+    learned = mask.node is not None
+    paper.record(made, (scores, mask), back)
     return made
 
 

@@ -211,19 +211,20 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
         # One expression: the mean is no variable, as it is in the other families.
         root = power(
             paper,
-            shift(paper, _mean(paper, power(paper, x), rows)),
+            shift(paper, mean(paper, power(paper, x), rows)),
             of_output=True,
         )
         x = multiply(paper, x, root)
         del root
         x = multiply(paper, x, shift(paper, cast(paper, w, 4)))
         return cast(paper, x, size)
-    variance = _mean(paper, power(paper, x), rows)
+    variance = mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
     return multiply(paper, w, cast(paper, x, size))
 
 
-def _mean(paper: Paper, x: Value, rows: int) -> Value:
+def mean(paper: Paper, x: Value, rows: int) -> Value:
+    """Run the mean of each row."""
     return unary(paper, x, "aten.mean.dim", elements=rows)
 
 

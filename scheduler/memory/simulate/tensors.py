@@ -125,6 +125,7 @@ class Paper:
         self._bandwidth = gpu.sustained_bandwidth
         self._keep = keep
         self._made = 0
+        self._handed: list[Value] = []
         self.seconds = self.saved_at = 0.0
         self.leaves: list[Node] = []
 
@@ -151,6 +152,23 @@ class Paper:
         self.leaves.append(Node(_SOURCE))
         storage = Storage(self.outside, elements * size, "input")
         return Value(elements, size, storage, self.leaves[-1])
+
+    def side(self, elements: int, size: int, *, shared: bool) -> Value:
+        """What a block is handed beside its input, not counted; `shared` as in `leaf`."""
+        leaf = self.leaf(elements, size, shared=shared)
+        made = leaf.view()
+        self.record(made, (leaf,), lambda g, saved: g)
+        return made
+
+    def hand_on(self, value: Value) -> None:
+        """Hold a tensor that later layers are handed, until `backward`."""
+        self._handed.append(value)
+
+    def handed_back(self) -> dict[Node, Value]:
+        """Let go of what was handed on; gradients that later layers have made of that."""
+        waiting = [(v.node, v.elements, v.size) for v in self._handed if v.node is not None]
+        self._handed.clear()
+        return {node: self.compute((), n, size) for node, n, size in waiting}
 
     def compute(
         self, reads: Sequence[Value], elements: int, size: int, flops: float = 0, *, op: str = ""
@@ -208,11 +226,18 @@ class Paper:
         n, size = x.elements, x.size
         self.record(made, (x,), lambda g, saved: [self.compute((*g, *saved), n, size)], *saved)
 
-    def backward(self, root: Node, gradient: Value) -> None:
-        """Run the nodes from `root` on, the last made first, as torch's engine does."""
+    def backward(
+        self, root: Node, gradient: Value, given: dict[Node, Value] | None = None
+    ) -> None:
+        """Run the nodes from `root` on, the last made first, as torch's engine does.
+
+        `given` are gradients of others that wait for theirs.
+        """
         waiting = {root.order: root}
         queue = [-root.order]
         buffers: dict[int, dict[int, Value]] = {root.order: {0: gradient}}
+        buffers |= {node.order: {0: value} for node, value in (given or {}).items()}
+        (given or {}).clear()
         del gradient
         while queue:
             node = waiting.pop(-heapq.heappop(queue))
