@@ -64,9 +64,9 @@ def t5_between(paper: Paper, at: Setting, x: Value) -> Value:
 def t5_head(paper: Paper, at: Setting, x: Value) -> Value:
     """Run the decoder's last norm, the head and the loss."""
     shape = at.shape
-    made = dropout(paper, at, _norm(paper, at, x), shape.dropout)
-    if shape.scaled:
-        made = scale(paper, made)
+    normed = dropout(paper, at, _norm(paper, at, x), shape.dropout)
+    # The decoder's output refers to it as it was.
+    made = scale(paper, normed) if shape.scaled else normed
     logits = linear(paper, made, shape.width, shape.vocabulary, trained=at.trained)
     return cross_entropy(paper, logits)
 

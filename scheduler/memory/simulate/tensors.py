@@ -156,6 +156,9 @@ class Paper:
     def side(self, elements: int, size: int, *, shared: bool) -> Value:
         """What a block is handed beside its input, not counted; `shared` as in `leaf`."""
         leaf = self.leaf(elements, size, shared=shared)
+        if shared:
+            return leaf
+        # What its uses in the block give is added up before it is handed on.
         made = leaf.view()
         self.record(made, (leaf,), lambda g, saved: g)
         return made
