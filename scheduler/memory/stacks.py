@@ -12,6 +12,7 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
+from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting
@@ -22,54 +23,74 @@ from scheduler.memory.simulate.tensors import Paper
 
 def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
     """The chain: both stacks but for their first blocks, and what is around them."""
-    encoder, decoder = at.of(at.shape.blocks[0]), at.of(at.shape.blocks[-1])
+    shape = at.shape
+    below = sum(not kind.causal for kind in shape.blocks)
+    encoder, decoder = at.of(shape.blocks[0]), at.of(shape.blocks[-1])
     ending = rehearse(head, decoder, machine, scalar=True).peaks
     end = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
-    bias = at.shape.heads * at.sequence**2 * at.stream
-    mask = at.batch * at.sequence**2 * (at.stream if at.eager else 1) * at.padding_mask
-    held = 8 * at.tokens * (3 if at.padding_mask else 2) + end.output_bytes + bias + mask
+    bias = shape.heads * at.sequence**2 * at.stream
+    held = _held(at) + end.output_bytes + bias
     start = _around(t5_embed, encoder, machine)
     start = replace(
         start,
         input_bytes=held,
         input_saved=True,
+        # What all blocks are handed is there throughout, with the chain's input.
         saved_bytes=start.saved_bytes - bias,
         forward_peak=start.forward_peak - bias,
     )
     between = _around(t5_between, decoder, machine)
-    below = sum(not shape.causal for shape in at.shape.blocks)
-    counts = {"encoder": below, "decoder": at.shape.layers - below}
     kinds = {
-        (name, last): _Kind.of(replace(one, last=last), machine, options=options)
-        for name, one in (("encoder", encoder), ("decoder", decoder))
+        (one.shape, last): _Kind.of(replace(one, last=last), machine, options=options)
+        for one in (encoder, decoder)
         for last in (False, True)
     }
     early = max(a.peaks.more_before(b.peaks) for a in kinds.values() for b in kinds.values())
-    # What the tables gave, which the stack's own code refers to, and the first block has dropped.
-    local = at.tokens * at.shape.width * at.stream * bool(at.shape.dropout)
-    above, layers = end.gradient_bytes, [end.cost("head", recomputable=False)]
-    for name, around in (("decoder", between), ("encoder", start)):
-        count = counts[name]
-        for i in range(count - 1, 0, -1):
-            kind = kinds[name, i == count - 1]
-            spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
-            layers.append(kind.cost(f"{name}.block.{i}", early + (0 if spare else local)))
-            above += kind.peaks.gradient_bytes
-        called = "before decoder.block.1" if name == "decoder" else "embedding"
-        layers.append(around.cost(called, recomputable=False))
-        above += around.gradient_bytes
+    # What the tables gave, which a stack's own code refers to, where that is dropped at once.
+    local = at.tokens * shape.width * at.stream * bool(shape.dropout)
+    layers, above = [end.cost("head", recomputable=False)], end.gradient_bytes
+    for i, kind in reversed(list(enumerate(shape.blocks))):
+        if i in (0, below):
+            name, peaks = ("before decoder.block.1", between) if i else ("embedding", start)
+            layers.append(peaks.cost(name, recomputable=False))
+            above += peaks.gradient_bytes
+            continue
+        name = f"decoder.block.{i - below}" if kind.causal else f"encoder.block.{i}"
+        one = kinds[kind, i in (below - 1, shape.layers - 1)]
+        spare = one.peaks.spare_bytes + above >= local + end.output_bytes
+        layers.append(one.cost(name, early + (0 if spare else local)))
+        above += one.peaks.gradient_bytes
+    # The last block of a stack is the first to make gradients of what all of them are handed: of
+    # the bias, and in decoder blocks of what the encoder has made.
+    waiting = [
+        Waiting(below - 1, 0, bias),
+        Waiting(shape.layers - 1, below, bias + start.output_bytes),
+    ]
     return CostGraph(
-        tuple(reversed(layers)), input_bytes=held, name=at.shape.name, time_unit="ms"
+        with_waiting(layers[::-1], held, waiting),
+        input_bytes=held,
+        name=shape.name,
+        time_unit="ms",
     )
+
+
+def _held(at: Setting) -> int:
+    """Token ids and labels; with padding, its mask, and the one that it is turned into."""
+    if not at.padding_mask:
+        return 16 * at.tokens
+    return 24 * at.tokens + at.batch * at.sequence**2 * (at.stream if at.eager else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
+    """A kind of block: how it ran on paper, and its options."""
+
     peaks: Peaks
     ways: list[SeenOption]
 
     @classmethod
     def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+        """Run it on paper."""
         seen = rehearse(block, at, machine)
         return cls(seen.peaks, block_options(at, machine, seen, seen) if options else [])
 

@@ -355,7 +355,7 @@ class Shape:
 
     @property
     def idle_parameters(self) -> int:
-        """Those that nothing uses: a masked head has its bias twice, and ties the two as weights."""
+        """Those that nothing uses: a masked head has its bias twice, tied where its weight is."""
         return self.vocabulary if self.head == "masked" and not self.tied else 0
 
     @property

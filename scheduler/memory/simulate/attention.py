@@ -72,8 +72,7 @@ def _masked_bias(paper: Paper, at: Setting, bias: Value) -> Value:
     # As it is looked up, pair by pair, it lies in another order than scores do.
     ordered = bias.node is not None
     if at.padding_mask and not (at.shape.causal and ordered):
-        every = _where(paper, bias, None, at.batch * bias.elements)
-        return every
+        return _where(paper, bias, None, at.batch * bias.elements)
     if at.shape.causal and ordered:
         places = [paper.compute((), at.sequence, 8, op="aten.arange.default") for _ in range(2)]
         mask = paper.compute(places, at.sequence**2, 1, op="aten.ge.Tensor")
@@ -83,19 +82,18 @@ def _masked_bias(paper: Paper, at: Setting, bias: Value) -> Value:
 
 
 def _where(paper: Paper, x: Value, mask: Value | None, elements: int) -> Value:
+    """Put minus infinity where a mask says so; `mask` where it is made here, and not handed in."""
     number = paper.compute((), 1, x.size, op="aten.scalar_tensor.default")
     reads = (x, number, *([mask] if mask else []))
     made = paper.compute(reads, elements, x.size, op="aten.where.self")
     if x.node is None:
         return made
-    n = x.elements
+    n, size = x.elements, x.size
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value]:
-        (g,) = grads
-        to_x = paper.compute((g, *saved), elements, x_size)
-        return [to_x if n == elements else paper.compute((to_x,), n, x_size)]
+        to_x = paper.compute((*grads, *saved), elements, size)
+        return [to_x if n == elements else paper.compute((to_x,), n, size)]
 
-    x_size = x.size
     paper.record(made, (x,), back, *([paper.save(mask)] if mask else []))
     return made
 
@@ -123,9 +121,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         widths = (shape.query_width, shape.kv_width, shape.kv_width)
         q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
     else:
-        q, k, v = (
-            view(paper, n, copied=not fuses(at) and ordered) for n in split(paper, qkv, 3)
-        )
+        q, k, v = (view(paper, n, copied=not fuses(at) and ordered) for n in split(paper, qkv, 3))
     return q, k, v
 
 
@@ -194,9 +190,7 @@ def _by_steps(
     return view(paper, _in_fp32(paper, at, q, k, v, mask), made=at.shape.heads > 1), None
 
 
-def _in_fp32(
-    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None
-) -> Value:
+def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
     q_copied = apart and shape.family not in JOINED_BY_ROTARY

@@ -1,7 +1,7 @@
 """T5's blocks, with what comes before them, between its stacks and after them, on paper.
 
 The first block of a stack makes the relative positions' bias, which the others are handed: it is
-part of what comes before them. Decoder blocks are handed what the encoder makes, too. See `modules`.
+part of what comes before them. Decoder blocks are handed what the encoder makes, too.
 """
 
 from __future__ import annotations
@@ -144,34 +144,18 @@ def _buckets(paper: Paper, at: Setting) -> Value:
     def made(size: int = 8) -> Value:
         return paper.compute((), n, size)
 
-    _apart = made()
-    if at.shape.causal:
-        zeros = made()
-        lower = made()
-        del zeros
-        distance = made()
-        del lower
-        sides = None
-    else:
-        later = made(1)
-        as_numbers = made()
-        del later
-        sides = made()
-        del as_numbers
-        distance = made()
+    # How far apart two tokens are, on which side (where both are seen), and how far at most.
+    _apart, _side, _distance = made(), made() if not at.shape.causal else None, made()
     _is_small = made(1)
-    logs = made(4)
-    logs = made(4)
+    logarithm = made(4)
+    logarithm = made(4)
     far = made()
-    del logs
-    far = made()
+    del logarithm
     most = made()
     far = made()
     del most
     found = made()
     del far
-    if sides is not None:
-        return sides
     return found
 
 

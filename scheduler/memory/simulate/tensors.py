@@ -230,17 +230,17 @@ class Paper:
         self.record(made, (x,), lambda g, saved: [self.compute((*g, *saved), n, size)], *saved)
 
     def backward(
-        self, root: Node, gradient: Value, given: dict[Node, Value] | None = None
+        self, root: Node, gradient: Value, others: dict[Node, Value] | None = None
     ) -> None:
         """Run the nodes from `root` on, the last made first, as torch's engine does.
 
-        `given` are gradients of others that wait for theirs.
+        `others` are gradients that nodes below have got already, from elsewhere; it is emptied.
         """
         waiting = {root.order: root}
         queue = [-root.order]
         buffers: dict[int, dict[int, Value]] = {root.order: {0: gradient}}
-        buffers |= {node.order: {0: value} for node, value in (given or {}).items()}
-        (given or {}).clear()
+        for node in list(others or {}):
+            buffers[node.order] = {0: (others or {}).pop(node)}
         del gradient
         while queue:
             node = waiting.pop(-heapq.heappop(queue))
