@@ -120,6 +120,10 @@ def block_kept(at: Setting, seen: Activations) -> Activations:
     if shape.experts and at.experts != "grouped":
         tensors = tuple(each for each in tensors if each[0] not in _SORTING)
     if shape.experts and at.experts == "batched":
+        if shape.family == "gpt_oss":
+            # Shares are not sorted: what softmax keeps serves.
+            sorted_shares = "aten.index.Tensor", rows * e
+            tensors = tuple(each for each in tensors if each != sorted_shares)
         tensors += (("experts' weights of rows", rows * 3 * shape.mlp_width * wide),)
     if shape.experts and at.experts == "eager":
         tensors += ("tokens and places of rows", rows * 16), ("rows in the result", rows * wide)

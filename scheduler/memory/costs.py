@@ -341,7 +341,9 @@ def _mask(at: Setting) -> int:
         return 0
     if at.eager:
         return at.batch * size * at.stream
-    return size * (at.batch if at.padding_mask else 1) if at.masked else 0
+    # Llama 4's chunks begin where each sequence does.
+    own = at.padding_mask or at.shape.family == "llama4_text"
+    return size * (at.batch if own else 1) if at.masked else 0
 
 
 def _local(at: Setting) -> int:
@@ -374,7 +376,9 @@ def _unused(at: Setting) -> int:
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        return at.shape.block_parameters * at.stream
+        # DeepSeek-V3 keeps its routers in fp32.
+        more = (4 - at.stream) * at.shape.width * at.shape.experts * bool(at.shape.expert_groups)
+        return at.shape.block_parameters * at.stream + more
     if at.lora is None:
         return 0
     sizes = (sum(linears(at.shape)[name]) for name in at.targets)

@@ -181,13 +181,23 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
     "gemma2": frozenset({"hidden_act", "sliding_window_size"}),
-    "gemma3_text": frozenset({"rope_local_base_freq"}),
+    "gemma3_text": frozenset({"hidden_act", "rope_local_base_freq"}),
     # Transformers keeps embd_pdrop and applies only resid_pdrop. The others are of another runtime.
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
-    # The width of dense blocks, which such a model may have none of.
-    "qwen2_moe": frozenset({"intermediate_size"}),
-    "qwen3_moe": frozenset({"intermediate_size"}),
+    # What follows from other fields, what transformers does not read, and layers that predict
+    # further tokens (MTP), which it does not build.
+    "deepseek_v3": frozenset(
+        """
+        head_dim qk_head_dim num_nextn_predict_layers num_mtp_layers scoring_func topk_method
+        routed_scaling_factor seq_aux aux_loss_alpha ep_size
+        """.split()  # noqa: SIM905
+    ),
+    "llama4_text": frozenset({"floor_scale", "attn_scale", "for_llm_compressor"}),
+    # Experts of a token by an older name, and the length of the cache.
+    "gpt_oss": frozenset(
+        ("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
+    ),
 }
 """The same, of one family."""
 

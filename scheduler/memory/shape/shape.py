@@ -50,6 +50,12 @@ class Shape:
         positions), or another family that `load_shape` knows.
     layers, width, heads, kv_heads, head_width
         L, d, H, G, a. Queries have H·a features, keys and values G·a.
+    query_rank, kv_rank
+        Where keys and values are expanded from a latent of so many features, `kv_rank` is its
+        width, and `query_rank` that of the queries' (0: queries have none). Of a head
+        `rotary_width` features are turned, in keys the same ones for all heads (DeepSeek-V3).
+    value_width
+        Features of a head of values (0: `head_width`).
     mlp_width
         f, of a dense MLP or of one expert.
     vocabulary, positions
@@ -64,17 +70,30 @@ class Shape:
         Which linear layers and norms carry a bias.
     qk_norm
         Queries and keys are normed per head.
+    qk_l2_norm
+        They are normed without weights (Llama 4).
+    no_rotary, scaled_queries
+        Positions turn no queries and keys in this block; its queries are scaled by their place
+        (Llama 4).
     norms
         Norms in a block (2, or 4 where the outputs of attention and MLP are normed too).
     tied
         Head and embedding share their weight.
     experts, experts_per_token, shared_expert_width
         Of a mixture of experts; 0 experts: a dense MLP. A shared expert of this width runs on
-        every token behind a gate of its own (d weights), as in Qwen2-MoE; 0: none.
+        every token, in Qwen2-MoE behind a gate of its own (d weights); 0: none.
+    shared_expert_gate
+        That gate is there.
+    router_bias
+        The router, which chooses a token's experts, carries a bias.
+    expert_groups, groups_per_token
+        Experts are chosen in so many of these groups (DeepSeek-V3; 0: of all).
     shares_divided
         The shares of a token's experts are divided by their sum.
     rotary_width
         Features of a head that rotary positions turn (0: all). Fewer in GPT-NeoX and some Phi-3.
+    sinks
+        Each head has a score that no token's value goes with (gpt-oss).
     window
         Tokens that attention looks back, itself included (0: all), in every block. A sequence at
         least this long needs a mask of its own.
@@ -127,6 +146,9 @@ class Shape:
     mlp_width: int
     vocabulary: int
     positions: int = 0
+    query_rank: int = 0
+    kv_rank: int = 0
+    value_width: int = 0
     gated: bool = True
     activation: str = "silu"
     norm: str = "rms"
@@ -136,13 +158,21 @@ class Shape:
     norm_bias: bool = False
     head_bias: bool = False
     qk_norm: bool = False
+    qk_l2_norm: bool = False
+    no_rotary: bool = False
+    scaled_queries: bool = False
     norms: int = 2
     tied: bool = False
     experts: int = 0
     experts_per_token: int = 0
     shared_expert_width: int = 0
+    shared_expert_gate: bool = True
+    router_bias: bool = False
+    expert_groups: int = 0
+    groups_per_token: int = 0
     shares_divided: bool = True
     rotary_width: int = 0
+    sinks: bool = False
     window: int = 0
     parallel: bool = False
     dropout: float = 0.0
@@ -176,6 +206,8 @@ class Shape:
                 f"{self._what('layers')} must be at most {MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
+        if not self.value_width:
+            object.__setattr__(self, "value_width", self.head_width)
         self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
@@ -270,6 +302,11 @@ class Shape:
         return self.heads * self.head_width
 
     @property
+    def attended_width(self) -> int:
+        """Features of a token that attention hands on: those of all heads' values."""
+        return self.heads * self.value_width
+
+    @property
     def kv_width(self) -> int:
         """G·a, the features of all keys (or all values) of a token."""
         return self.kv_heads * self.head_width
@@ -277,7 +314,7 @@ class Shape:
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys."""
-        return not (self.positions or self.buckets)
+        return not (self.positions or self.buckets or self.no_rotary)
 
     @property
     def crosses(self) -> bool:
@@ -293,9 +330,24 @@ class Shape:
     def attention_parameters(self) -> int:
         """Of one block: d·(Ha + 2Ga) to queries, keys and values, Ha·d back, biases, QK norms."""
         d, dq, dk = self.width, self.query_width, self.kv_width
+        if self.kv_rank:
+            norms = self.query_rank + self.kv_rank
+            return norms + sum(rows * columns for rows, columns in self._latent_matrices)
         biases = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
-        own = 2 * d * dq + 2 * d * dk + biases + self.qk_norm * 2 * self.head_width
-        return own * (1 + self.crosses)
+        others = self.qk_norm * 2 * self.head_width + self.sinks * self.heads
+        return (2 * d * dq + 2 * d * dk + biases + others) * (1 + self.crosses)
+
+    @property
+    def _latent_matrices(self) -> list[tuple[int, int]]:
+        """Rows and columns of attention's matrices where keys and values have a latent."""
+        d, dq, rank = self.width, self.query_width, self.query_rank
+        straight = self.heads * (self.head_width - self.turned_width)
+        return [
+            *([(d, rank), (rank, dq)] if rank else [(d, dq)]),
+            (d, self.kv_rank + self.turned_width),
+            (self.kv_rank, straight + self.attended_width),
+            (self.attended_width, d),
+        ]
 
     def _mlp(self, width: int) -> int:
         inner = 2 if self.gated else 1
@@ -312,8 +364,9 @@ class Shape:
         if not self.experts:
             return self.expert_parameters
         shared = self.shared_expert_width
-        beside = self._mlp(shared) + self.width if shared else 0
-        return self.width * self.experts + self.experts * self.expert_parameters + beside
+        beside = self._mlp(shared) + self.shared_expert_gate * self.width if shared else 0
+        router = (self.width + self.router_bias) * self.experts
+        return router + self.experts * self.expert_parameters + beside
 
     @property
     def norm_parameters(self) -> int:
@@ -402,16 +455,20 @@ class Shape:
         d, dq, dk, f = self.width, self.query_width, self.kv_width, self.mlp_width
         inner = 2 if self.gated else 1
         attention = 2 * (d + dq) + 2 * (d + dk)
+        if self.kv_rank:
+            attention = sum(map(sum, self._latent_matrices)) + self.query_rank + self.kv_rank
         vectors = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
         vectors += self.qk_norm * 2 * self.head_width + self.norms * self.norm_parameters
+        vectors += self.sinks * self.heads
 
         def mlp(width: int) -> int:
             return (inner + 1) * (d + width) + self.mlp_bias * (inner * width + d)
 
         mlps = mlp(f)
         if self.experts:
-            shared = mlp(self.shared_expert_width) + d + 1 if self.shared_expert_width else 0
-            mlps = self.experts * mlp(f) + self.experts + d + shared
+            gate = self.shared_expert_gate * (d + 1)
+            shared = mlp(self.shared_expert_width) + gate if self.shared_expert_width else 0
+            mlps = self.experts * (mlp(f) + self.router_bias) + self.experts + d + shared
         return attention + vectors + mlps
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
+    join,
+    l2_norm,
+    multiply,
     part,
     rms_norm,
     scale,
     split,
+    subtract,
     unary,
     view,
 )
+from scheduler.memory.simulate.latent import latent_projected
 from scheduler.memory.simulate.modules import project
-from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, turned
+from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, complex_turned, turned
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
 _WIDEST_FUSED_HEAD = 256
 _NORMED_LATE = ("gemma3_text",)
 """Families that norm queries and keys when keys and values are projected."""
-_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "roberta", "t5")
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "llama4_text", "roberta", "t5")
 """Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
@@ -33,14 +38,42 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     Eager attention also returns the probabilities, and the block refers to them to its end.
     """
     shape = at.shape
-    q, k, v = _projected(paper, at, x)
-    if shape.rotary:
+    _held: tuple[Value, ...] = ()
+    if shape.kv_rank:
+        q, k, v, _held = latent_projected(paper, at, x)
+    else:
+        q, k, v = _projected(paper, at, x)
+    if shape.family == "llama4_text":
+        q, k = _placed(paper, at, q, k)
+    elif shape.rotary and not shape.kv_rank:
         q, k = turned(paper, at, q, k)
     attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
         attended = dropout(paper, at, attended, shape.dropout)
     return attended, probabilities
+
+
+def _placed(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
+    """Tell queries and keys of Llama 4 their places: turned and normed, or scaled, or not."""
+    shape = at.shape
+    if shape.rotary:
+        q, k = complex_turned(paper, at, q, k)
+    if shape.qk_l2_norm:
+        size, width = q.size, shape.head_width
+        q, k = (l2_norm(paper, cast(paper, x, 4), x.elements // width, size) for x in (q, k))
+    if shape.scaled_queries:
+        q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
+    return q, k
+
+
+def _temperatures(paper: Paper, at: Setting) -> Value:
+    scales = paper.compute((), at.sequence, 8, op="aten.arange.default")
+    scales = paper.compute((scales,), at.sequence, 8, op="aten.add.Tensor")
+    ops = "_to_copy.default add.Tensor div.Tensor floor.default log1p.default mul.Tensor add.Tensor"
+    for op in ops.split():
+        scales = paper.compute((scales,), at.sequence, 4, op=f"aten.{op}")
+    return scales.view(at.tokens)
 
 
 def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
@@ -144,17 +177,19 @@ def _fused(
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
     halved = shape.causal and not at.masked and mask is None
-    flops = 4 * at.probabilities * shape.head_width // (2 if halved else 1)
+    widths = shape.head_width + shape.value_width
+    flops = 2 * at.probabilities * widths // (2 if halved else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [mask] if mask else [_in_numbers(paper, at)] if at.masked else []
-    flash = not masks and at.compute == 2 and shape.head_width <= _WIDEST_FUSED_HEAD
+    flash = not masks and at.compute == 2 and widths <= 2 * _WIDEST_FUSED_HEAD
+    flash = flash and shape.value_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
     made, sums = paper.run(
         f"{kernel}.default",
         (q, k, v, *masks),
-        [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
+        [(at.tokens * shape.attended_width, at.compute), (at.tokens * shape.heads, 4)],
         flops,
     )
     after = paper.save(made, sums)
@@ -179,8 +214,9 @@ def expands(at: Setting) -> bool:
 
 
 def fuses(at: Setting) -> bool:
-    """Whether one kernel runs the attention. The CPU has none with dropout."""
-    return not at.eager and (at.cuda or not at.shape.attention_dropout)
+    """Whether one kernel runs the attention. The CPU has none with dropout, nor for two widths."""
+    on_cpu = not at.shape.attention_dropout and at.shape.value_width == at.shape.head_width
+    return not at.eager and (at.cuda or on_cpu)
 
 
 def _by_steps(
@@ -214,7 +250,7 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Valu
     scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
     scores = dropout(paper, at, scores, shape.attention_dropout)
     _returned = cast(paper, scores, at.compute)
-    heads = at.tokens * shape.query_width
+    heads = at.tokens * shape.attended_width
     made = _product(paper, at, scores, _factor(paper, values, v_copied), heads)
     return cast(paper, view(paper, made, copied=apart), at.compute)
 
@@ -267,13 +303,18 @@ def _eager(
     copied; those that rotary has joined or that are expanded to all heads lie so already.
     """
     shape = at.shape
-    heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
+    heads, apart = at.tokens * shape.attended_width, at.batch > 1 and shape.heads > 1
     q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
     v_copied = apart
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied), bias)
+    if shape.sinks:
+        scores, _combined = _with_sinks(paper, at, scores)
+        scores = dropout(paper, at, scores, shape.attention_dropout)
+        made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
+        return view(paper, made, made=shape.heads > 1, copied=apart), scores
     size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
@@ -307,6 +348,25 @@ def _scores(
     return _added(paper, scores, mask)
 
 
+def _with_sinks(paper: Paper, at: Setting, scores: Value) -> tuple[Value, Value]:
+    """Run softmax beside a sink's score, which then goes; and what softmax ran on."""
+    size, rows = at.compute, scores.elements // at.sequence
+    sink = paper.leaf(at.shape.heads, size, trained=at.trained)
+    spread = sink.view(rows)
+    paper.record_simple(spread, sink)
+    every = join(paper, scores, spread)
+    highest, places = paper.run("aten.max.dim", (every,), [(rows, size), (rows, 8)])
+    n = every.elements
+    paper.record(
+        highest, (every,), lambda g, saved: [paper.compute(g, n, size)], paper.save(places)
+    )
+    del places
+    every = subtract(paper, every, highest)
+    del highest
+    chances = unary(paper, every, "aten._softmax.default", saves="output")
+    return part(paper, chances, scores.elements), every
+
+
 def _added(paper: Paper, scores: Value, mask: Value) -> Value:
     made = paper.compute((scores, mask), scores.elements, scores.size, op="aten.add.Tensor")
     n, size = mask.elements, mask.size
@@ -331,7 +391,8 @@ def _factor(paper: Paper, x: Value, copied: bool) -> Value:
 
 def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
     """Run a product of every head: 2·A·a FLOPs."""
-    flops = 2 * at.probabilities * at.shape.head_width
+    inner = at.shape.head_width if elements == at.probabilities else at.shape.value_width
+    flops = 2 * at.probabilities * inner
     sizes = x.elements, y.elements
     kept = paper.save(x, y)
     made = paper.compute((x, y), elements, x.size, flops, op="aten.bmm.default")

@@ -29,6 +29,19 @@ def add(paper: Paper, x: Value, y: Value) -> Value:
     return made
 
 
+def subtract(paper: Paper, x: Value, y: Value) -> Value:
+    """Run x - y, the smaller spread over the larger; y gets the gradient negated."""
+    n, m, size = x.elements, y.elements, x.size
+    made = paper.compute((x, y), n, size, op="aten.sub.Tensor")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        negated = paper.compute(grads, n, size)
+        return [grads[0], negated if n == m else paper.compute((negated,), m, size)]
+
+    paper.record(made, (x, y), back)
+    return made
+
+
 def cast(paper: Paper, x: Value, size: int) -> Value:
     """Run x.to(dtype); nothing where x has it."""
     if x.size == size:
@@ -209,18 +222,24 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
     x, rows = cast(paper, x, 4), x.elements // width
     if gemma:
         # One expression: the mean is no variable, as it is in the other families.
-        root = power(
-            paper,
-            shift(paper, mean(paper, power(paper, x), rows)),
-            of_output=True,
-        )
-        x = multiply(paper, x, root)
-        del root
+        x = l2_norm(paper, x, rows, 4)
         x = multiply(paper, x, shift(paper, cast(paper, w, 4)))
         return cast(paper, x, size)
+    if at.shape.family == "llama4_text":
+        return multiply(paper, l2_norm(paper, x, rows, size), w)
     variance = mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
+    if at.shape.family == "gpt_oss":
+        return cast(paper, multiply(paper, w, x), size)
     return multiply(paper, w, cast(paper, x, size))
+
+
+def l2_norm(paper: Paper, x: Value, rows: int, size: int) -> Value:
+    """Run Llama 4's norm, of fp32 numbers, up to its weight."""
+    root = power(paper, shift(paper, mean(paper, power(paper, x), rows)), of_output=True)
+    x = multiply(paper, x, root)
+    del root
+    return cast(paper, x, size)
 
 
 def mean(paper: Paper, x: Value, rows: int) -> Value:

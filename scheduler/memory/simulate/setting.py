@@ -13,6 +13,7 @@ from scheduler.memory.state.sizes import DTYPES
 
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
+KV_DOWN = "kv_a_proj_with_mqa"
 _FUSED_GATE = ("glm", "glm4", "phi3")
 _HF = Argument("loss", "hf")
 
@@ -126,7 +127,8 @@ def setting(
         targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
         padding_mask=recipe.padding_mask,
         cuda=recipe.device == "cuda",
-        experts=recipe.experts,
+        # Llama 4 has one way to run them, which is followed.
+        experts="grouped" if shape.family == "llama4_text" else recipe.experts,
     )
 
 
@@ -165,6 +167,12 @@ def _check_formula(shape: Shape, recipe: Recipe) -> None:
             "that do (flash, flex) there is no formula; say ",
             Argument("attention", "eager"),
         )
+    if shape.sinks and not eager:
+        raise NoFormula(
+            "the heads of gpt-oss have sinks, which sdpa does not know, and for fused attentions "
+            "that do (flash, flex) there is no formula; say ",
+            Argument("attention", "eager"),
+        )
     if autocast and recipe.device == "cpu" and shape.attention_dropout:
         raise NoFormula("there is no formula for attention dropout on the CPU in autocast")
 
@@ -175,11 +183,13 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     Of several kinds of blocks: of the last one.
     """
     d, queries, keys = shape.width, shape.query_width, shape.kv_width
-    if shape.family in _FUSED_QKV:
+    if shape.kv_rank:
+        found = _latent(shape)
+    elif shape.family in _FUSED_QKV:
         found = {"qkv": (d, queries + 2 * keys)}
     else:
         found = {"q": (d, queries), "k": (d, keys), "v": (d, keys)}
-    found["o"] = (queries, d)
+    found["o"] = (shape.attended_width, d)
     if shape.crosses:
         found |= {f"cross_{name}": size for name, size in found.items()}
     if shape.experts:
@@ -192,6 +202,19 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     else:
         found["up"] = (d, f)
     return found | {"down": (f, d)}
+
+
+def _latent(shape: Shape) -> dict[str, tuple[int, int]]:
+    d, rank = shape.width, shape.query_rank
+    straight = shape.heads * (shape.head_width - shape.turned_width)
+    if rank:
+        found = {"q_a": (d, rank), "q_b": (rank, shape.query_width)}
+    else:
+        found = {"q": (d, shape.query_width)}
+    return found | {
+        KV_DOWN: (d, shape.kv_rank + shape.turned_width),
+        "kv_b": (shape.kv_rank, straight + shape.attended_width),
+    }
 
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:

@@ -14,7 +14,8 @@ from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend, mix
 from scheduler.memory.simulate.ends import classes, cross_entropy, masked
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
-from scheduler.memory.simulate.modules import activate, mixture, mlp, norm, project
+from scheduler.memory.simulate.mixtures import mixture
+from scheduler.memory.simulate.modules import activate, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.t5 import t5_block, t5_head
@@ -191,15 +192,17 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
     # GPT-2's block refers to the normed inputs until the sums are made, and to the attention's
     # output to its end; the others let go of each when its part has run, and drop outside of it.
     holds = at.shape.family == "gpt2"
+    holds_attention = holds or at.shape.family == "llama4_text"
     normed = norm(paper, at, x)
     attended, _probabilities = attend(paper, at, normed)
-    if not holds:
+    if not holds_attention:
         del normed
+    if not holds:
         attended = dropout(paper, at, attended, at.shape.dropout)
     if at.shape.norms == 4:
         attended = norm(paper, at, attended)
     x = add(paper, x, attended)
-    if holds:
+    if holds_attention:
         del normed
     else:
         del attended
