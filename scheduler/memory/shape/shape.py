@@ -438,7 +438,10 @@ class Shape:
         some rows or columns are shared: this count is of separate matrices, an upper bound there.
         """
         d = self.width
-        embeddings = self.post_norm * self.norm_parameters
+        norms = self.post_norm or bool(self.buckets)
+        embeddings = norms * self.norm_parameters + 2 * bool(self.buckets) * (
+            self.buckets + self.heads
+        )
         embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
         if self.pixels:
             # A kernel of four dimensions is factored over the last two; the class's token is a row.
@@ -454,11 +457,12 @@ class Shape:
     def _block_statistics(self) -> int:
         d, dq, dk, f = self.width, self.query_width, self.kv_width, self.mlp_width
         inner = 2 if self.gated else 1
-        attention = 2 * (d + dq) + 2 * (d + dk)
+        attention = (2 * (d + dq) + 2 * (d + dk)) * (1 + self.crosses)
         if self.kv_rank:
             attention = sum(map(sum, self._latent_matrices)) + self.query_rank + self.kv_rank
         vectors = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
-        vectors += self.qk_norm * 2 * self.head_width + self.norms * self.norm_parameters
+        norms = (self.norms + self.crosses) * self.norm_parameters
+        vectors += self.qk_norm * 2 * self.head_width + norms
         vectors += self.sinks * self.heads
 
         def mlp(width: int) -> int:

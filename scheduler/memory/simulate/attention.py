@@ -193,15 +193,22 @@ def _fused(
         flops,
     )
     after = paper.save(made, sums)
-    learned = [mask] if mask is not None and mask.node is not None else []
+    given = [q, k, v, *([mask] if mask is not None and mask.node is not None else [])]
     del sums, masks
-    sizes = [part.elements for part in (q, k, v)] + [at.probabilities] * len(learned)
+    sizes = [part.elements for part in given]
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value]:
         paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
-        return [paper.compute((), n, at.compute) for n in sizes]
+        found = [paper.compute((), n, at.compute) for n in sizes[:3]]
+        if len(sizes) > 3:
+            every = paper.compute((), at.probabilities, at.compute)
+            # One mask may serve all sequences: its gradient is summed.
+            one = every.elements == sizes[3]
+            found.append(every if one else paper.compute((every,), sizes[3], at.compute))
+        return found
 
-    paper.record(made, (q, k, v, *learned), back, before, after)
+    paper.record(made, given, back, before, after)
+    del given
     if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
