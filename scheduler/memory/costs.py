@@ -22,6 +22,7 @@ from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import Setting, linears, setting
+from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (
     ROOT_BYTES,
     Activations,
@@ -33,7 +34,6 @@ from scheduler.memory.simulate.step import (
     run,
 )
 from scheduler.memory.simulate.tensors import Paper
-from scheduler.memory.stacks import stacked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -47,7 +47,7 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
         q, k = _placed(paper, at, q, k)
     elif shape.rotary and not shape.kv_rank:
         q, k = turned(paper, at, q, k)
-    attended, probabilities = _mixed(paper, at, q, k, v)
+    attended, probabilities = mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
         attended = dropout(paper, at, attended, shape.dropout)
@@ -79,56 +79,21 @@ def _temperatures(paper: Paper, at: Setting) -> Value:
 def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     """Run attention without rotary up to its output projection; nothing inside it is held."""
     q, k, v = _projected(paper, at, x)
-    return _mixed(paper, at, q, k, v)
+    return mixed(paper, at, q, k, v)
 
 
-def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
-    run = _eager if at.eager else _fused if fuses(at) else _by_steps
-    return run(paper, at, q, k, v)
-
-
-def biased(
-    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value
+def mixed(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value | None = None
 ) -> tuple[Value, Value | None]:
-    """Run attention whose scores are added to, before they are masked.
+    """Run attention up to its output projection.
 
-    Elsewhere than in eager attention the two are one mask of numbers, e·H·S², for each sequence
-    where there is padding. The CPU has no kernel for a mask with a gradient.
+    `bias` is what is added to scores; fused, the whole mask in numbers. The CPU has no kernel for
+    one that gets a gradient.
     """
-    if at.eager:
-        return _eager(paper, at, q, k, v, bias)
-    fused = fuses(at) and (at.cuda or bias.node is None)
-    return (_fused if fused else _by_steps)(paper, at, q, k, v, _masked_bias(paper, at, bias))
-
-
-def _masked_bias(paper: Paper, at: Setting, bias: Value) -> Value:
-    # As it is looked up, pair by pair, it lies in another order than scores do.
-    ordered = bias.node is not None
-    if at.padding_mask and not (at.shape.causal and ordered):
-        return _where(paper, bias, None, at.batch * bias.elements)
-    if at.shape.causal and ordered:
-        places = [paper.compute((), at.sequence, 8, op="aten.arange.default") for _ in range(2)]
-        mask = paper.compute(places, at.sequence**2, 1, op="aten.ge.Tensor")
-        del places
-        bias = _where(paper, bias, mask, bias.elements)
-    return view(paper, bias, made=True) if ordered else bias
-
-
-def _where(paper: Paper, x: Value, mask: Value | None, elements: int) -> Value:
-    """Put minus infinity where a mask says so; `mask` where it is made here, and not handed in."""
-    number = paper.compute((), 1, x.size, op="aten.scalar_tensor.default")
-    reads = (x, number, *([mask] if mask else []))
-    made = paper.compute(reads, elements, x.size, op="aten.where.self")
-    if x.node is None:
-        return made
-    n, size = x.elements, x.size
-
-    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
-        to_x = paper.compute((*grads, *saved), elements, size)
-        return [to_x if n == elements else paper.compute((to_x,), n, size)]
-
-    paper.record(made, (x,), back, *([paper.save(mask)] if mask else []))
-    return made
+    learned = bias is not None and bias.node is not None
+    fused = fuses(at) and (at.cuda or not learned)
+    run = _eager if at.eager else _fused if fused else _by_steps
+    return run(paper, at, q, k, v, bias)
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler.memory.simulate.attention import biased, fuses
+from scheduler.memory.simulate.attention import fuses, mixed
 from scheduler.memory.simulate.ends import cross_entropy, looked_up
 from scheduler.memory.simulate.kernels import (
     add,
@@ -114,9 +114,44 @@ def _attend(
         bias = _bias(paper, at) if states is None else _nothing(paper, at)
         paper.hand_on(bias)
     seeing = at if states is None else replace(at, shape=replace(at.shape, causal=False))
-    made, probabilities = biased(paper, seeing, q, k, v, bias)
+    mask = bias if at.eager else None
+    made, probabilities = mixed(paper, seeing, q, k, v, mask or _mask(paper, seeing, bias))
     made = project(paper, at, made, f"{kind}o")
     return made, probabilities
+
+
+def _mask(paper: Paper, at: Setting, bias: Value) -> Value:
+    """The bias as a fused attention gets it: a mask of numbers, e·H·S².
+
+    With padding there is one for each sequence.
+    """
+    # As it is looked up, pair by pair, it lies in another order than scores do.
+    ordered = bias.node is not None
+    if at.padding_mask and not (at.shape.causal and ordered):
+        return _where(paper, bias, None, at.batch * bias.elements)
+    if at.shape.causal and ordered:
+        places = [paper.compute((), at.sequence, 8, op="aten.arange.default") for _ in range(2)]
+        mask = paper.compute(places, at.sequence**2, 1, op="aten.ge.Tensor")
+        del places
+        bias = _where(paper, bias, mask, bias.elements)
+    return view(paper, bias, made=True) if ordered else bias
+
+
+def _where(paper: Paper, x: Value, mask: Value | None, elements: int) -> Value:
+    """Put minus infinity where a mask says so; `mask` where it is made here, and not handed in."""
+    number = paper.compute((), 1, x.size, op="aten.scalar_tensor.default")
+    reads = (x, number, *([mask] if mask else []))
+    made = paper.compute(reads, elements, x.size, op="aten.where.self")
+    if x.node is None:
+        return made
+    n, size = x.elements, x.size
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        to_x = paper.compute((*grads, *saved), elements, size)
+        return [to_x if n == elements else paper.compute((to_x,), n, size)]
+
+    paper.record(made, (x,), back, *([paper.save(mask)] if mask else []))
+    return made
 
 
 def _nothing(paper: Paper, at: Setting) -> Value:
