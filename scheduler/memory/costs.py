@@ -22,6 +22,7 @@ from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import Setting, linears, setting
+from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (
     ROOT_BYTES,
     Activations,
@@ -131,6 +132,8 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
+    if shape.buckets:
+        return stacked(at, machine, options=options)
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept

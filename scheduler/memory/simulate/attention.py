@@ -25,7 +25,7 @@ from scheduler.memory.simulate.tensors import Paper, Value
 _WIDEST_FUSED_HEAD = 256
 _NORMED_LATE = ("gemma3_text",)
 """Families that norm queries and keys when keys and values are projected."""
-_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "llama4_text", "roberta")
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "llama4_text", "roberta", "t5")
 """Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
@@ -51,7 +51,7 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
         k = _unit(paper, at, k)
     if shape.scaled_queries:
         q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
-    attended, probabilities = _mixed(paper, at, q, k, v)
+    attended, probabilities = mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
     if shape.family == "gpt2":
         attended = dropout(paper, at, attended, shape.dropout)
@@ -74,12 +74,21 @@ def _temperatures(paper: Paper, at: Setting) -> Value:
 def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     """Run attention without rotary up to its output projection; nothing inside it is held."""
     q, k, v = _projected(paper, at, x)
-    return _mixed(paper, at, q, k, v)
+    return mixed(paper, at, q, k, v)
 
 
-def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
-    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
-    return run(paper, at, q, k, v)
+def mixed(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value | None = None
+) -> tuple[Value, Value | None]:
+    """Run attention up to its output projection.
+
+    `bias` is what is added to scores; fused, the whole mask in numbers. The CPU has no kernel for
+    one that gets a gradient.
+    """
+    learned = bias is not None and bias.node is not None
+    fused = fuses(at) and (at.cuda or not learned)
+    run = _eager if at.eager else _fused if fused else _by_steps
+    return run(paper, at, q, k, v, bias)
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -94,7 +103,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         late = shape.family in _NORMED_LATE
         q, k = (_headed(paper, at, project(paper, at, x, name), late) for name in ("q", "k"))
         v = project(paper, at, x, "v")
-        v = view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        v = view(paper, v, copied=not fuses(at) and shape.kv_heads > 1)
         if late:
             q, k = (rms_norm(paper, at, part, shape.head_width) for part in (q, k))
         return q, k, v
@@ -105,19 +114,19 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         widths = (shape.query_width, shape.kv_width, shape.kv_width)
         q, k, v = (view(paper, part(paper, qkv, at.tokens * n), copied=ordered) for n in widths)
     else:
-        q, k, v = (
-            view(paper, n, copied=not _is_fused(at) and ordered) for n in split(paper, qkv, 3)
-        )
+        q, k, v = (view(paper, n, copied=not fuses(at) and ordered) for n in split(paper, qkv, 3))
     return q, k, v
 
 
 def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
     """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
-    x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
+    x = view(paper, x, copied=at.shape.rotary or (not fuses(at) and at.shape.heads > 1))
     return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
-def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+def _fused(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None = None
+) -> tuple[Value, None]:
     """Run scaled_dot_product_attention: 4·A·a FLOPs, 2.5 times that backward (scores again).
 
     A causal mask halves both, as flash kernels skip what it hides; a padding mask does not, nor a
@@ -127,11 +136,12 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
+    halved = shape.causal and not at.masked and mask is None
     widths = shape.head_width + shape.value_head_width
-    flops = 2 * at.probabilities * widths // (2 if shape.causal and not at.masked else 1)
+    flops = 2 * at.probabilities * widths // (2 if halved else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
-    masks = [_in_numbers(paper, at)] if at.masked else []
+    masks = [mask] if mask else [_in_numbers(paper, at)] if at.masked else []
     flash = not masks and at.compute == 2 and widths <= 2 * _WIDEST_FUSED_HEAD
     flash = flash and shape.value_head_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
@@ -143,14 +153,22 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         flops,
     )
     after = paper.save(made, sums)
+    given = [q, k, v, *([mask] if mask is not None and mask.node is not None else [])]
     del sums, masks
-    sizes = [part.elements for part in (q, k, v)]
+    sizes = [part.elements for part in given]
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value]:
         paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
-        return [paper.compute((), n, at.compute) for n in sizes]
+        found = [paper.compute((), n, at.compute) for n in sizes[:3]]
+        if len(sizes) > 3:
+            every = paper.compute((), at.probabilities, at.compute)
+            # One mask may serve all sequences: its gradient is summed.
+            one = every.elements == sizes[3]
+            found.append(every if one else paper.compute((every,), sizes[3], at.compute))
+        return found
 
-    paper.record(made, (q, k, v), back, before, after)
+    paper.record(made, given, back, before, after)
+    del given
     if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
@@ -162,18 +180,20 @@ def expands(at: Setting) -> bool:
     return (at.masked or wide) and at.shape.kv_heads < at.shape.heads
 
 
-def _is_fused(at: Setting) -> bool:
+def fuses(at: Setting) -> bool:
     """Whether one kernel runs the attention. The CPU has none with dropout, nor for two widths."""
     on_cpu = not at.shape.attention_dropout and at.shape.value_head_width == at.shape.head_width
     return not at.eager and (at.cuda or on_cpu)
 
 
-def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
+def _by_steps(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None = None
+) -> tuple[Value, None]:
     """Run what scaled_dot_product_attention is without a kernel of its own."""
-    return view(paper, _in_fp32(paper, at, q, k, v), made=at.shape.heads > 1), None
+    return view(paper, _in_fp32(paper, at, q, k, v, mask), made=at.shape.heads > 1), None
 
 
-def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
+def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
     q_copied = apart and shape.family not in JOINED_BY_ROTARY
@@ -181,7 +201,8 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied, v_copied = False, apart and shape.kv_heads == 1
-    mask = _in_numbers(paper, at) if at.masked else None
+    if mask is None and at.masked:
+        mask = _in_numbers(paper, at)
     in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
     queries, keys, values = in_fp32
     queries = unary(paper, queries, "aten.mul.Scalar")
@@ -238,7 +259,9 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
     return made
 
 
-def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
+def _eager(
+    paper: Paper, at: Setting, q: Value, k: Value, v: Value, bias: Value | None = None
+) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
     Softmax is in fp32 and its output cast, 4·A and e·A; some have it in their own dtype, e·A.
@@ -253,7 +276,7 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
-    scores = _scores(paper, at, q, k, (q_copied, k_copied))
+    scores = _scores(paper, at, q, k, (q_copied, k_copied), bias)
     if shape.sinks:
         chances, _combined = _with_sinks(paper, at, scores)
         scores = dropout(paper, at, chances, shape.attention_dropout)
@@ -267,7 +290,14 @@ def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     return view(paper, made, made=shape.heads > 1, copied=apart), scores
 
 
-def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, bool]) -> Value:
+def _scores(
+    paper: Paper,
+    at: Setting,
+    q: Value,
+    k: Value,
+    copied: tuple[bool, bool],
+    bias: Value | None,
+) -> Value:
     q_new, k_new = copied
     factors = _factor(paper, q, q_new), _factor(paper, k, k_new)
     scores = _product(paper, at, *factors, at.probabilities)
@@ -277,6 +307,8 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         scores = unary(paper, scores, "aten.div.Tensor")
         scores = unary(paper, scores, "aten.tanh.default", saves="output")
         scores = scale(paper, scores)
+    if bias is not None:
+        scores = _added(paper, scores, bias)
     if not (at.shape.causal or at.masked):
         return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
@@ -304,7 +336,18 @@ def _with_sinks(paper: Paper, at: Setting, scores: Value) -> tuple[Value, Value]
 
 def _added(paper: Paper, scores: Value, mask: Value) -> Value:
     made = paper.compute((scores, mask), scores.elements, scores.size, op="aten.add.Tensor")
-    paper.record(made, (scores,), lambda g, saved: g)
+    n, size = mask.elements, mask.size
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value | None]:
+        (g,) = grads
+        if not learned:
+            return [g, None]
+        # The engine sums over the batch, and casts.
+        to_mask = g if n == g.elements else paper.compute((g,), n, g.size)
+        return [g, to_mask if size == g.size else paper.compute((to_mask,), n, size)]
+
+    learned = mask.node is not None
+    paper.record(made, (scores, mask), back)
     return made
 
 

@@ -32,6 +32,9 @@ class Setting:
         The model's own weights get gradients.
     targets
         Linear layers with an adapter; empty without LoRA.
+    last
+        Of a block in a stack: it is the last one, so that its backward is the first to give what
+        all are handed a gradient.
     """
 
     shape: Shape
@@ -47,6 +50,7 @@ class Setting:
     padding_mask: bool
     cuda: bool
     experts: str
+    last: bool = False
 
     def of(self, kind: Shape) -> Setting:
         """The same for a block of this kind."""
@@ -95,6 +99,14 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
     so that all recipes have a formula.
     """
+    if shape.buckets and (recipe.train != "full" or recipe.compute not in ("bf16", "fp32")):
+        raise NoFormula(
+            "of T5 only full training in bf16 or fp32 has a formula; say ",
+            Argument("train", "full"),
+            ", ",
+            Argument("precision", "bf16-mixed"),
+            ", or profile the model with scheduler.pytorch",
+        )
     if shape.head == "classes" and recipe.loss == "chunked":
         raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
@@ -178,6 +190,8 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     else:
         found = {"q": (d, queries), "k": (d, keys), "v": (d, keys)}
     found["o"] = (shape.attended_width, d)
+    if shape.crosses:
+        found |= {f"cross_{name}": size for name, size in found.items()}
     if shape.experts:
         return found
     f = shape.mlp_width
