@@ -39,7 +39,17 @@ KNOWN = {
     "t5-small": 60_506_624,
     "vit-base-patch16-224": 86_567_656,
 }
-BIASED = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "qwen3_moe", "gpt_oss")
+BIASED: tuple[str, ...] = (
+    "llama",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "qwen3_moe",
+    "gpt_oss",
+)
 BIASED += ("llama4_text",)
 OWN_HEADS = ("qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt_oss", "llama4_text")
 LLAMA = Shape("tiny", "llama", 2, 64, 4, 2, 16, 96, 128)
@@ -213,11 +223,11 @@ def test_counts_equal_the_built_model(family: str, data: st.DataObject) -> None:
     for i, block in enumerate(shape.blocks):
         at = f"layers.{i}."
         assert block.block_parameters == size(model, at, f".h.{i}.", f".layer.{i}.")
-        attention = (f"{at}self_attn", f"{at}attention.", f".h.{i}.attn")
-        attention += (f".layer.{i}.attention.self", f".layer.{i}.attention.output.dense")
+        attention = [f"{at}self_attn", f"{at}attention.", f".h.{i}.attn"]
+        attention += [f".layer.{i}.attention.self", f".layer.{i}.attention.output.dense"]
         assert block.attention_parameters == size(model, *attention)
-        mlp = (f"{at}mlp", f"{at}feed_forward", f".h.{i}.mlp")
-        mlp += (f".layer.{i}.intermediate", f".layer.{i}.output.dense")
+        mlp = [f"{at}mlp", f"{at}feed_forward", f".h.{i}.mlp"]
+        mlp += [f".layer.{i}.intermediate", f".layer.{i}.output.dense"]
         assert block.mlp_parameters == size(model, *mlp)
         if block.experts:
             unchosen = 1 - block.experts_per_token / block.experts
