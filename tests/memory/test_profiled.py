@@ -40,8 +40,11 @@ T5 = {
     "decoder_start_token_id": 0,
     "use_cache": False,
 }
-OTHERS: dict[str, dict[str, Any]] = dict.fromkeys(test_measured.SMALL.keys() - {"vocab_size"})
-FAMILIES = test_measured.FAMILIES | {"mixtral": {"num_local_experts": 8}, "t5": OTHERS | T5}
+OTHERS = dict.fromkeys(test_measured.SMALL.keys() - {"vocab_size"})
+FAMILIES: dict[str, dict[str, Any]] = test_measured.FAMILIES | {
+    "mixtral": {"num_local_experts": 8},
+    "t5": OTHERS | T5,
+}
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 FEW = {
     "gemma3_text": [("bf16", "sdpa", 2, "full")],
@@ -268,27 +271,17 @@ STACKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STACKS)
 def test_two_stacks(name: str) -> None:
-    """But for what is between them, where the profile counts twice what waits to be used up."""
     ours, theirs = both("t5", **STACKS[name])
-    (i,) = (i for i, layer in enumerate(ours.layers) if layer.name == "before decoder.block.1")
-    first, *_ = theirs.layers
-    bias = theirs.layers[1].output_bytes  # as many heads times tokens as features, in these
-    for field in PLAIN - {"gradient_bytes"}:
-        assert getattr(ours.layers[i], field) == getattr(theirs.layers[i], field), field
-    mine, other = (costs.layers[i] for costs in (ours, theirs))
-    for ends in (mine, other):
-        assert ends.backward_transient_bytes is not None
+    mine, first = ours.layers[0], theirs.layers[0]
+    # What is used up in the last backward stays in the profile's gradients, and is off its peak.
     peaks = [
         layer.gradient_bytes + layer.backward_transient_bytes - layer.backward_overlap_bytes
-        for layer in (mine, other)
+        for layer in (mine, first)
     ]
-    assert peaks[0] < peaks[1]
-    start = ours.layers[0]
-    assert first.gradient_bytes - start.gradient_bytes > 0
-    layers = list(theirs.layers)
-    layers[0], layers[i] = start, mine
-    assert_same(ours, replace(theirs, layers=tuple(layers)))
-    assert bias > 0
+    assert abs(peaks[0] - peaks[1]) <= SCALAR
+    same = ("gradient_bytes", "backward_transient_bytes", "backward_overlap_bytes")
+    first = replace(first, **{field: getattr(mine, field) for field in same})
+    assert_same(ours, replace(theirs, layers=(first, *theirs.layers[1:])))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

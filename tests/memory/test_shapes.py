@@ -39,7 +39,17 @@ KNOWN = {
     "t5-small": 60_506_624,
     "vit-base-patch16-224": 86_567_656,
 }
-BIASED = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "qwen3_moe", "gpt_oss")
+BIASED: tuple[str, ...] = (
+    "llama",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "qwen3_moe",
+    "gpt_oss",
+)
 BIASED += ("llama4_text",)
 OWN_HEADS = ("qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt_oss", "llama4_text")
 LLAMA = Shape("tiny", "llama", 2, 64, 4, 2, 16, 96, 128)

@@ -99,14 +99,8 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
     so that all recipes have a formula.
     """
-    if shape.buckets and (recipe.train != "full" or recipe.compute not in ("bf16", "fp32")):
-        raise NoFormula(
-            "of T5 only full training in bf16 or fp32 has a formula; say ",
-            Argument("train", "full"),
-            ", ",
-            Argument("precision", "bf16-mixed"),
-            ", or profile the model with scheduler.pytorch",
-        )
+    if shape.buckets:
+        _check_stacks(recipe)
     if shape.head == "classes" and recipe.loss == "chunked":
         raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
@@ -130,6 +124,20 @@ def setting(
         # Llama 4 has one way to run them, which is followed.
         experts="grouped" if shape.family == "llama4_text" else recipe.experts,
     )
+
+
+def _check_stacks(recipe: Recipe) -> None:
+    elsewhere = ", or profile the model with scheduler.pytorch"
+    if recipe.train != "full":
+        raise NoFormula(
+            f"of T5 only full training has a formula; train all of it{elsewhere}", argument="train"
+        )
+    if recipe.compute not in ("bf16", "fp32"):
+        raise NoFormula(
+            "of T5 there is no formula for autocast, nor for fp16, which it clamps; say ",
+            Argument("precision", "bf16-mixed"),
+            elsewhere,
+        )
 
 
 def _sequence(shape: Shape, asked: object) -> int:
