@@ -18,9 +18,9 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.attending.rotary import table_bytes
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
-from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import Setting, linears, setting
 from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (

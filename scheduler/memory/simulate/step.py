@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.simulate.attention import attend, mix
+from scheduler.memory.simulate.attending.attend import attend, mix
 from scheduler.memory.simulate.ends import classes, cross_entropy, masked
+from scheduler.memory.simulate.experts.mixtures import mixture
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
-from scheduler.memory.simulate.mixtures import mixture
 from scheduler.memory.simulate.modules import activate, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler.memory.simulate.attention import fuses, mixed
+from scheduler.memory.simulate.attending.attend import fuses, mixed
 from scheduler.memory.simulate.ends import cross_entropy, looked_up
 from scheduler.memory.simulate.kernels import (
     add,
