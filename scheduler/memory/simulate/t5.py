@@ -61,7 +61,7 @@ def t5_between(paper: Paper, at: Setting, x: Value) -> Value:
     return _first_block(paper, at, given, states)
 
 
-def t5_head(paper: Paper, at: Setting, x: Value) -> Value:
+def t5_head(paper: Paper, at: Setting, x: Value, _loss: str) -> Value:
     """Run the decoder's last norm, the head and the loss."""
     shape = at.shape
     normed = dropout(paper, at, _norm(paper, at, x), shape.dropout)
