@@ -339,7 +339,7 @@ def total(costs: CostGraph) -> float:
         {"attention": "eager"},
     ],
 )
-@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b"])
+@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b", "bert-base-uncased"])
 def test_ways_to_train(name: str, options: dict[str, Any]) -> None:
     shape = replace(load_shape(name), layers=3)
     costs = costs_from_shape(shape, 2, 512, **options)
@@ -458,6 +458,11 @@ def test_no_such_gpu(given: Any, words: str) -> None:
         ({"shape": "roberta-base", "sequence": 513}, InvalidRecipe, "at most the 512 positions"),
         ({"sequence": None}, InvalidRecipe, "sequence must be a whole number"),
         ({"shape": "t5-small", "train": "frozen"}, UnsupportedModel, "only full training has a"),
+        (
+            {"shape": "t5-small", "loss": "chunked"},
+            UnsupportedModel,
+            "own loss alone; say loss='hf'",
+        ),
         ({"shape": "t5-small", "precision": "fp16"}, UnsupportedModel, "no formula for autocast"),
     ],
 )

@@ -112,14 +112,14 @@ def _class_token(paper: Paper, at: Setting) -> Value:
     return every
 
 
-def masked(paper: Paper, at: Setting, x: Value) -> Value:
-    """Run the head on every token, a layer with a norm before it, and the loss."""
+def masked(paper: Paper, at: Setting, x: Value, loss: str) -> Value:
+    """Run the head on every token, a layer with a norm before it, and a loss not in chunks."""
     d = at.shape.width
     made = dense(paper, at, x, d, d, bias=True)
     made = activate(paper, at, made)
     made = norm(paper, at, made)
     logits = dense(paper, at, made, d, at.shape.vocabulary, bias=at.shape.head_bias)
-    return _own_loss(paper, at, logits)
+    return logits if loss == "chunked" else _own_loss(paper, at, logits)
 
 
 def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:
@@ -127,7 +127,7 @@ def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:
     return cross_entropy(paper, cast(paper, logits, 4) if at.autocast else logits)
 
 
-def classes(paper: Paper, at: Setting, x: Value) -> Value:
+def classes(paper: Paper, at: Setting, x: Value, _loss: str) -> Value:
     """Run the last norm, the head on each sequence's first token, and the loss."""
     shape = at.shape
     x = norm(paper, at, x)

@@ -132,6 +132,8 @@ def _check_stacks(recipe: Recipe) -> None:
         raise NoFormula(
             f"of T5 only full training has a formula; train all of it{elsewhere}", argument="train"
         )
+    if recipe.loss not in ("hf", "bf16"):
+        raise NoFormula("of T5 there is a formula for transformers' own loss alone; say ", _HF)
     if recipe.compute not in ("bf16", "fp32"):
         raise NoFormula(
             "of T5 there is no formula for autocast, nor for fp16, which it clamps; say ",

@@ -244,7 +244,7 @@ def _parallel(paper: Paper, at: Setting, given: Value) -> Value:
 def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     """Run the last norm, the head and the loss; of a chunked loss what is not in chunks."""
     if at.shape.head != "causal":
-        return _HEADS[at.shape.head](paper, at, x)
+        return _HEADS[at.shape.head](paper, at, x, loss)
     x = norm(paper, at, x)
     size = at.compute
     weight = None

@@ -40,7 +40,7 @@ def t5_block(paper: Paper, at: Setting, x: Value) -> Value:
 def t5_embed(paper: Paper, at: Setting, _given: Value) -> Value:
     """Look up the encoder's words, and run its first block."""
     words = looked_up(paper, at, at.tokens, at.shape.vocabulary, shared=True)
-    return _first_block(paper, at, dropout(paper, at, words, at.shape.dropout))
+    return _block(paper, at, dropout(paper, at, words, at.shape.dropout))
 
 
 def t5_between(paper: Paper, at: Setting, x: Value) -> Value:
@@ -58,10 +58,10 @@ def t5_between(paper: Paper, at: Setting, x: Value) -> Value:
     if at.padding_mask:
         paper.hand_on(paper.compute((), at.batch * at.sequence**2, at.stream if at.eager else 1))
     given = dropout(paper, at, words, at.shape.dropout)
-    return _first_block(paper, at, given, states)
+    return _block(paper, at, given, states=states)
 
 
-def t5_head(paper: Paper, at: Setting, x: Value) -> Value:
+def t5_head(paper: Paper, at: Setting, x: Value, _loss: str) -> Value:
     """Run the decoder's last norm, the head and the loss."""
     shape = at.shape
     normed = dropout(paper, at, _norm(paper, at, x), shape.dropout)
@@ -71,18 +71,15 @@ def t5_head(paper: Paper, at: Setting, x: Value) -> Value:
     return cross_entropy(paper, logits)
 
 
-def _first_block(paper: Paper, at: Setting, x: Value, states: Value | None = None) -> Value:
-    return _block(paper, at, x, None, states)
-
-
 def _block(
     paper: Paper,
     at: Setting,
     x: Value,
-    bias: Value | None,
+    bias: Value | None = None,
     states: Value | None = None,
     across: Value | None = None,
 ) -> Value:
+    """Run a block; without a bias, and one across, the first one, which makes them."""
     x, _probabilities = _attended(paper, at, x, None, bias)
     if states is not None:
         x, _probabilities = _attended(paper, at, x, states, across)
