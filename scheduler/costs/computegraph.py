@@ -133,11 +133,11 @@ class ComputeCosts(BaseCosts):
     def text(self, width: int = WIDTH) -> str:
         """The costs as a table, in lines of at most `width` characters."""
         return costs_table(
-            f"{self.name or 'compute graph'}: {self.size}, times in {self.time_unit}",
+            f"{self.name or 'compute graph'}: {self.size}",
             ("node", "time", "output", "part"),
             self.nodes,
             lambda node: (
-                f"{node.time:.10g}",
+                format_time(node.time, self.time_unit),
                 format_bytes(node.bytes),
                 "backward" if node.backward else "",
             ),

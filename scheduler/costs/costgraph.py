@@ -104,13 +104,12 @@ class CostGraph(BaseCosts):
     def text(self, width: int = WIDTH) -> str:
         """The costs as a table, in lines of at most `width` characters."""
         return costs_table(
-            f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}, "
-            f"times in {self.time_unit}",
+            f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}",
             ("layer", "forward", "backward", "output", "saved"),
             self.layers,
             lambda layer: (
-                f"{layer.forward_time:.10g}",
-                f"{layer.backward_time:.10g}",
+                format_time(layer.forward_time, self.time_unit),
+                format_time(layer.backward_time, self.time_unit),
                 format_bytes(layer.output_bytes),
                 format_bytes(layer.saved_bytes),
             ),

@@ -273,7 +273,7 @@ class Comparison:
         if name == "time":
             return format_time(value, self.time_unit)
         if name == "seconds":
-            return f"{value:.1f} s"
+            return format_time(value, "s")
         return value if isinstance(value, str) else format_percent(value)
 
     def _title(self) -> list[str]:

@@ -227,7 +227,7 @@ def summary_lines(plan: PlanFacts, set_by: str | None = None) -> list[str]:
         ("method", f"{plan.method}, {plan.size}"),
     ]
     if plan.solve_seconds is not None:
-        lines.append(("solved", f"in {plan.solve_seconds:.3f} s"))
+        lines.append(("solved", f"in {format_time(plan.solve_seconds, 's')}"))
     if plan.note:
         lines.append(("note", plan.note))
     return labelled(lines)

@@ -446,7 +446,7 @@ def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -
         (("--example", "gpt2-small", "--margin", "1GB"), "--margin describes a model; name it"),
         (("--example", "gpt2-small", "--state", "none"), "--state describes a model; name it"),
         (("--model", "gpt2", "--state", "some"), "invalid choice: 'some'"),
-        (("--model", "gpt2", "--margin", "2"), "the margin 2 is 2 bytes, not a millionth"),
+        (("--model", "gpt2", "--margin", "2"), "the margin 2 is 2 bytes, next to nothing"),
         (("--model", "gpt2", "--sequence", "2000"), "at most the 1024 positions"),
     ],
 )
@@ -461,5 +461,5 @@ def test_models_and_bad_input(
 @pytest.mark.parametrize("command", ["fit", "solve", "compare"])
 def test_a_number_of_gb_is_no_number_of_bytes(capsys: Capture, command: str) -> None:
     message = refused(capsys, command, "--model", "gpt2", "--budget", "40")
-    assert message.startswith("budget 40 is 40 bytes, not a millionth of the 1.089 GiB that ")
+    assert message.startswith("budget 40 is 40 bytes, next to nothing of the 1.089 GiB that ")
     assert "did you mean '40GB'?" in message

@@ -180,12 +180,14 @@ def test_a_reserve_has_two_spellings_too() -> None:
 @pytest.mark.parametrize(
     ("gb", "given", "peak", "meant"),
     [
-        (None, 40, 30 * 10**9, "40 is 40 bytes, not a millionth of the 27.94 GiB .* '40GB'"),
+        (None, 40, 30 * 10**9, "40 is 40 bytes, next to nothing of the 27.94 GiB .* '40GB'"),
         (None, "40", 30 * 10**9, "did you mean '40GB'"),
         (None, 40.0, 30 * 10**9, "did you mean '40GB'"),
         (None, 1, 30 * 10**9, "1 is 1 byte, .* '1GB'"),
         (None, 511, 10**10, "'511GB'"),
         (None, 16, 20 * 10**6, "'16MB'"),
+        (None, 40, 40 * 10**6, "'40MB'"),
+        (None, 500, 2 * 10**6, "'500KB'"),
         (None, 1, 10**6 + 1, "'1MB'"),
         (None, 2 * 10**15, 10**9, "is more than a million times the 953.7 MiB"),
         (10**9, None, 10**9, "size_gb=1000000000 is more than .* did you mean 1 GB"),
@@ -205,7 +207,6 @@ def test_a_number_in_another_unit_is_refused(
     [
         (None, "40B", 30 * 10**9),
         (None, 512, 10**12),
-        (None, 40, 40 * 10**6),  # a millionth
         (None, 0, 30 * 10**9),
         (None, 10**15, 10**7),
         (None, "2PB", 10**7),
@@ -219,6 +220,14 @@ def test_a_number_in_another_unit_is_refused(
 def test_a_number_that_can_be_meant_is_not(gb: int | None, given: object, peak: int) -> None:
     size = parse_bytes(given, allow_zero=True) if gb is None else gb * 10**9
     check_unit("size", gb, given, size, lambda: peak)
+
+
+def test_a_budget_far_below_what_is_needed_is_refused() -> None:
+    with pytest.raises(InvalidBudget, match="40000 is 40000 bytes, next .*'40000MB'"):
+        check_unit("budget", None, "40000", 40_000, lambda: 30 * 10**9)
+    for given in ("40000B", 3 * 10**6):
+        check_unit("budget", None, given, parse_bytes(given), lambda: 30 * 10**9)
+    check_unit("reserved", None, 40_000, 40_000, lambda: 30 * 10**9)
 
 
 def test_text_as_budget_gb_points_to_budget() -> None:

@@ -204,7 +204,7 @@ def test_reserved_gb_is_reserved(whole: Frontier) -> None:
 
 
 def test_a_unit_that_cannot_be_meant_is_refused(whole: Frontier) -> None:
-    peak = "not a millionth of the 7.788 GiB that keeping everything takes; did you mean "
+    peak = "next to nothing of the 7.788 GiB that keeping everything takes; did you mean "
     for call in (partial(solve, GPT2), partial(compare, GPT2), whole.plan):
         message = sentence(InvalidBudget, call, budget_gb=6, reserved=16)
         assert message.startswith(f"reserved 16 is 16 bytes, {peak}'16GB'?")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scheduler.plans.plan import Plan
 
 HELP = "a cost file as a table, or a plan file"
+USAGE = "COSTS"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -50,7 +51,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _named(arguments: Namespace) -> Plan | Costs:
-    from scheduler.costs.costgraph import CostGraph
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.plans.file.fields import KIND
@@ -62,11 +62,6 @@ def _named(arguments: Namespace) -> Plan | Costs:
         if arguments.csv or arguments.plan_costs is not None:
             return asked.costs
         asked.say(arguments)
-        if arguments.model is not None and not arguments.json:
-            from scheduler.cli.fit import to_read
-
-            assert isinstance(asked.costs, CostGraph)  # as a model's are
-            return to_read(asked.costs)
         return asked.costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")
