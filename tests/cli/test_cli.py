@@ -83,7 +83,7 @@ def test_solve_writes_a_plan(capsys: Capture, tmp_path: Path) -> None:
     arguments = ("solve", *EXAMPLE, "--budget", "5GB", "--reserved", "200MB", "-o", str(path))
     status, out, err = run(capsys, *arguments)
     assert status == 0
-    assert "200.00 MB (190.73 MiB) of it reserved" in out
+    assert "200.0 MB (190.7 MiB) of it reserved" in out
     assert err == f"checkpoint-scheduler: wrote {path}\n"
     assert Plan.load(path) == solve(GPT2, 5, reserved="200MB")
 
@@ -107,7 +107,7 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, tmp_path: Path)
     arguments = ("solve", *EXAMPLE, "--budget", "1GB", "-o", str(path))
     message = refused(capsys, *arguments, status=3)
     assert message == (
-        "no plan fits a budget of 1.00 GB (0.93 GiB): the smallest feasible budget is "
+        "no plan fits a budget of 1.000 GB (953.7 MiB): the smallest feasible budget is "
         "3498429440 bytes (3.258 GiB), set by the backward of '14'"
     )
     assert not path.exists()

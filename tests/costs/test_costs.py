@@ -298,10 +298,10 @@ def test_a_graph_prints_on_one_line_and_as_a_table() -> None:
         "saved inside layers 36.00 MiB>"
     )
     title, header, first, folded = str(graph).splitlines()
-    assert title == "net: 13 layers, input 64.00 KiB, times in ms"
+    assert title == "net: 13 layers, input 64.00 KiB"
     assert header.split() == ["layer", "forward", "backward", "output", "saved"]
-    assert first.split() == ["a", "1", "2", "3", "B", "4", "B"]
-    assert folded.split() == ["h.0–h.11", "1.5", "2.5", "30", "B", "3.000", "MiB"]
+    assert first.split() == ["a", "1.000", "ms", "2.000", "ms", "3", "B", "4", "B"]
+    assert folded.split() == ["h.0–h.11", *"1.500 ms 2.500 ms 30 B 3.000 MiB".split()]
     assert len(header) == len(first) == len(folded)
 
 
