@@ -72,7 +72,7 @@ def plan_report(
     rows = plan_rows(plan, own)
     hidden = len(rows) - MOST_ROWS
     notes = [f"{hidden} more rows: show --csv prints them all."] if hidden > 0 else []
-    notes += [*policy_sentences(plan), *([left_out] if left_out else [])]
+    notes += [*policy_sentences(plan), *filter(None, [left_out, own.note, own.noise])]
     budget = "" if plan.budget_bytes is None else "budget "
     return _filled(
         title=f"{name}: a checkpointing plan",
