@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
-import torchvision
 from torch import nn
 
 import scheduler
@@ -68,7 +68,7 @@ def examples() -> Iterator[CostGraph]:
     yield replace(costs_from_shape("gpt2", 8, 1024, gpu=GPU), name="gpt2-small", note=note)
     for name, batch in (("resnet18", 32), ("resnet152", 16), ("densenet121", 16)):
         with torch.device("meta"):
-            model = in_a_row(getattr(torchvision.models, name)())
+            model = in_a_row(getattr(import_module("torchvision").models, name)())
             images = torch.empty(batch, 3, 224, 224)
         costs = profile(model, images, loss, gpu=GPU)
         note = NOTE.format(f"{batch} images of 224 x 224 in fp32 (products in TF32)")

@@ -10,7 +10,6 @@ from typing import Any
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
 from scheduler.common.text import format_both, format_bytes, shown
-from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
 from scheduler.memory.fitting.fit import Fit
 from scheduler.memory.fitting.fit import fit as fit_model

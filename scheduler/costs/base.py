@@ -14,6 +14,7 @@ from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import digest, dump_record, parse_json
 from scheduler.common.text import shown
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import WIDTH, fitted, wrapped
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
@@ -53,7 +54,7 @@ def _check_note(where: str, name: str, value: object) -> str:
 NOTE: Mapping[str, Any] = {"check": _check_note}
 
 
-class BaseCosts(ABC):
+class BaseCosts(InNotebooks, ABC):
     """Costs of some kind, each a frozen dataclass: what is asked of them without asking which.
 
     `noun` is what a part of them is called, "layer" or "node"; they stand in a field of the

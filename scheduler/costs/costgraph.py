@@ -111,7 +111,11 @@ class CostGraph(BaseCosts):
         """The costs as a table, in lines of at most `width` characters."""
         spread = any(layer.time_spread for layer in self.layers)
         return costs_table(
-            (f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}", self.note, self.noise),
+            (
+                f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}",
+                self.note,
+                self.noise,
+            ),
             ("layer", "forward", "backward", *(["spread"] * spread), "output", "saved"),
             self.layers,
             lambda layer: (

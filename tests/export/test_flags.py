@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from scheduler import (
-    CostGraph,
     InfeasibleBudget,
     InvalidPlan,
     Plan,
@@ -31,10 +30,9 @@ from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.settings import blocks_of
 from solvers.chain.problem import Chain
 from solvers.schedule import Items
+from tests.chains import GPT2
 from tests.export.export_cases import chain_costs, gpt2_plan, plan_at, sequential_plan
 from tests.planning.test_against import llama
-
-GPT2 = CostGraph.example("gpt2-small")
 
 # Names and kinds of values as their projects publish them; read on 2026-11-29.
 DEEPSPEED: dict[str, tuple[type, ...]] = {

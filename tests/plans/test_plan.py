@@ -22,9 +22,9 @@ from scheduler.plans.chain import item_lines
 from scheduler.plans.file.items import items_to_json, parse_items
 from solvers.schedule import Checkpoint, Item, Items, Keep
 from solvers.solution import Solution
+from tests.chains import GPT2
 from tests.oracles.strategies import chains, plans
 
-GPT2 = CostGraph.example("gpt2-small")
 PLAN = solve(GPT2, 5)
 
 

@@ -29,11 +29,12 @@ from scheduler.report.labels import clean
 from scheduler.report.svg import _DARK, svg
 from solvers.schedule import Checkpoint, Item, Items, Keep, keep_all
 from solvers.solution import Solution
+from tests.chains import DENSENET
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.svg_reading import SVG, check_texts, facts, of_class, parsed, text_boxes
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = CostGraph.example("densenet121")
+EXAMPLE = DENSENET
 FRONTIER = frontier(EXAMPLE)
 WIDTHS = (880, 360)
 

@@ -63,7 +63,8 @@ def _model(fit: FitFacts) -> str:
     size, word = (10**9, "billion") if count >= 10**9 else (10**6, "million")
     most = fit.trained_positions
     beyond = f", beyond its {most:,} positions" if most and fit.sequence > most else ""
-    return f"{name}, {figures(count / size)} {word} parameters; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
+    parameters = f"{figures(count / size)} {word} parameters"
+    return f"{name}, {parameters}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
 
 
 def _recipe(fit: FitFacts) -> str:
