@@ -42,7 +42,11 @@ def add_costs(parser: ArgumentParser, kind: str = "cost") -> None:
     """Add COSTS, --example and --model; the others of a model are of `scheduler.cli.modelargs`."""
     what = f"a {kind} file, a list of layers (CSV or JSON), or - for standard input"
     parser.add_argument("costs", nargs="?", metavar="COSTS", help=what)
-    option(parser, "--example NAME", "costs that come with the package, such as gpt2-small")
+    option(
+        parser,
+        "--example NAME",
+        "costs that come with the package, such as gpt2-small (show --example list: all)",
+    )
     add_model(parser)
     group = parser.add_argument_group("beside a list of layers (CSV or JSON)")
     option(group, "--input-bytes SIZE", "of the first layer's input (default: 0)")

@@ -37,6 +37,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import print_width
 
     refuse_two_inputs("the plan and the costs", arguments.costs, arguments.plan_costs)
+    if arguments.example == "list":
+        return _list_examples()
     shown = _named(arguments)
     if isinstance(shown, Plan):
         _show_plan(shown, arguments)
@@ -47,6 +49,15 @@ def run(arguments: Namespace) -> int:
     else:
         # write, since a cost file ends its last line itself
         sys.stdout.write(shown.to_json() if arguments.json else f"{shown.text(print_width())}\n")
+    return 0
+
+
+def _list_examples() -> int:
+    from scheduler.costs.costgraph import CostGraph
+    from scheduler.report.tables import narrowed, print_width
+
+    for name in CostGraph.example_names():
+        print(narrowed(f"{name:<12}  {CostGraph.example(name).note}", print_width()))
     return 0
 
 
