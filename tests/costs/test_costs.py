@@ -389,6 +389,19 @@ def test_one_layer_needs_no_edges() -> None:
     assert len(as_costs({"layers": [RECORDS[0]], "edges": []})) == 1
 
 
+def test_the_spread_of_measured_times_is_shown_and_no_part_of_the_problem() -> None:
+    calm = CostGraph((replace(A, time_spread=0.042), replace(B, time_spread=0.1)))
+    assert "backward  spread  output  saved" in " ".join(str(calm).split("\n")[1:2])
+    assert "±4.20%" in str(calm)
+    assert calm.noise == ""
+    assert CostGraph.from_json(calm.to_json()) == calm != CostGraph((A, B))
+    assert calm.sha256 == CostGraph((A, B)).sha256
+    assert "spread" not in str(CostGraph((A, B)))
+    noisy = CostGraph((replace(A, time_spread=0.5), B))
+    assert "too noisy for these times to be trusted: repeated runs were 21.43%" in noisy.noise
+    assert noisy.noise in " ".join(str(noisy).split())
+
+
 def test_examples_are_of_one_machine_and_say_so() -> None:
     assert CostGraph.example_names() == ("densenet121", "gpt2-small", "resnet152", "resnet18")
     for name in CostGraph.example_names():
