@@ -96,9 +96,10 @@ def check_unit(
     - of more than 10¹⁵ bytes (a million GB), where it is more than a million times that peak.
 
     A peak below 10⁶ bytes is that of an example made by hand: next to it nothing is refused. A text
-    with a unit, ``"40B"`` too, is what it says.
+    with a unit, ``"40B"`` too, is what it says, and nobody gave a GPU's memory in place of a budget.
     """
-    bare = gb is None and not (isinstance(given, str) and not given.strip().isdecimal())
+    has_unit = isinstance(given, str) and not given.strip().isdecimal()
+    bare = gb is None and given is not None and not has_unit
     small = bare and (0 < size < _BLOCK or name == "budget")
     large = (bare or gb is not None) and size > _MOST
     if not small and not large:

@@ -180,8 +180,8 @@ def test_megatron_says_what_it_loses() -> None:
     plan = solve(GPT2, 5)
     assert export(plan, "megatron").notes == (
         "Megatron's flags count 15 blocks, '0' to '14'. In place of the plan: full block 10; it "
-        "takes 92.19 s a step against the plan's 92.10 s (0.10% longer), at a peak of 4.619 GiB "
-        "against 4.478 GiB.",
+        "takes 92.19 s a step against the plan's 92.10 s (0.100% longer), at a peak of 4.619 "
+        "GiB against 4.478 GiB.",
     )
 
 
