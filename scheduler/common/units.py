@@ -92,15 +92,17 @@ def check_unit(
     `everything` is the peak of keeping all activations. Refused is a number without a unit
 
     - of less than 512 bytes: 40, where 30 GB are needed;
-    - of a budget, that is less than a ten-thousandth of that peak: 40000, where 30 GB are needed;
+    - of less than 10⁶ bytes for a budget, where it is less than a ten-thousandth of that peak:
+      40000, where 30 GB are needed;
     - of more than 10¹⁵ bytes (a million GB), where it is more than a million times that peak.
 
     A peak below 10⁶ bytes is that of an example made by hand: next to it nothing is refused. A text
-    with a unit, ``"40B"`` too, is what it says, and nobody gave a GPU's memory in place of a budget.
+    with a unit, ``"40B"`` too, is what it says, and a GPU's memory in place of a budget is no number
+    that was given.
     """
     has_unit = isinstance(given, str) and not given.strip().isdecimal()
     bare = gb is None and given is not None and not has_unit
-    small = bare and (0 < size < _BLOCK or name == "budget")
+    small = bare and 0 < size < (_APART if name == "budget" else _BLOCK)
     large = (bare or gb is not None) and size > _MOST
     if not small and not large:
         return
