@@ -97,8 +97,7 @@ def check_unit(
     - of more than 10¹⁵ bytes (a million GB), where it is more than a million times that peak.
 
     A peak below 10⁶ bytes is that of an example made by hand: next to it nothing is refused. A text
-    with a unit, ``"40B"`` too, is what it says, and a GPU's memory in place of a budget is no number
-    that was given.
+    with a unit, ``"40B"`` too, is what it says. A GPU's memory in place of a budget was not given.
     """
     has_unit = isinstance(given, str) and not given.strip().isdecimal()
     bare = gb is None and given is not None and not has_unit

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -56,6 +57,7 @@ def test_report(capsys: Capture, plan: str, costs: str, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     ElementTree.fromstring(text.partition("\n")[2])
     assert text.count("<svg") == 6
+    assert escape(COSTS.note, quote=False) in text
     assert f"checkpoint-scheduler report {plan} --costs {costs} -o {path}" in text
     first = text
     run(capsys, "report", plan, "--costs", costs, "-o", str(path))
