@@ -19,6 +19,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def played(page: str, source: str) -> str:
             assert before is not None, f"{source}: an output belongs below what prints it"
             return with_text(_shown(before, text))
         if block["title"]:
-            Path(block["title"]).write_text(text, encoding="utf-8")
+            file = Path(block["title"])
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
         return block[0]
 
     return BLOCK.sub(again, page)
@@ -109,12 +112,14 @@ def _run(line: str) -> int:
     if words[0] != "checkpoint-scheduler":
         _check_names(words)
         return 0
-    if not target:
-        return command(words[1:])
     output = io.StringIO()
-    with redirect_stdout(output):
-        status = command(words[1:])
-    Path(target.strip()).write_text(output.getvalue(), encoding="utf-8")
+    with redirect_stdout(output if target else sys.stdout):
+        try:
+            status = command(words[1:])
+        except SystemExit as end:  # of --help
+            status = int(end.code or 0)
+    if target:
+        Path(target.strip()).write_text(output.getvalue(), encoding="utf-8")
     return status
 
 
@@ -132,14 +137,13 @@ def _check_names(words: list[str]) -> None:
     assert all(re.search(rf'def {name}\(|name="{name}"', known) for name in sessions), words
 
 
+def alike(text: str) -> str:
+    """A text without what is another number in each run."""
+    return _VARIES.sub("", text)
+
+
 def public_names() -> Iterator[str]:
     """Every name that users import, with its package."""
-    import scheduler
-    import scheduler.export
-    import scheduler.memory
-    import scheduler.pytorch
-    import scheduler.pytorch.callbacks
-
     for package in ("", ".memory", ".pytorch", ".pytorch.callbacks"):
-        module = sys.modules[f"scheduler{package}"]
+        module = import_module(f"scheduler{package}")
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
