@@ -1,4 +1,4 @@
-"""Of parameters that share an entry in a docstring, each has its own type and default on the site."""
+"""Parameters that share an entry in a docstring have types of their own on the site."""
 
 from typing import Any
 

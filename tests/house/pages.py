@@ -110,7 +110,7 @@ def _run(line: str) -> int:
     line, _, target = line.partition(" > ")
     words = shlex.split(line, comments=True)
     if words[0] != "checkpoint-scheduler":
-        _check_names(words)
+        check_names(words)
         return 0
     output = io.StringIO()
     with redirect_stdout(output if target else sys.stdout):
@@ -123,12 +123,12 @@ def _run(line: str) -> int:
     return status
 
 
-def _check_names(words: list[str]) -> None:
+def check_names(words: list[str]) -> None:
     """Of a command that is not run here: what it names exists, and it names something."""
     extras = {e for word in words for e in re.findall(r"\[([\w,]+)\]", word) for e in e.split(",")}
     files = {word for word in words if re.fullmatch(r"(\.ci|examples|benchmarks|tests)/.*", word)}
     sessions = set(words[words.index("-s") + 1 :]) if "nox" in words else set()
-    whole = words[0] == "pytest" or words[:3] == ["pip", "install", "."]
+    whole = words[0] in ("pytest", "mkdocs") or words[:3] == ["pip", "install", "."]
     assert extras | files | sessions or whole, f"not run, and why is not said: {words}"
     declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     known = (ROOT / "noxfile.py").read_text(encoding="utf-8")

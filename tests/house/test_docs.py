@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.house.pages import BLOCK, PAGES, ROOT, alike, played, public_names
+from tests.house.pages import BLOCK, PAGES, ROOT, alike, check_names, played, public_names
 
 WRITES = os.environ.get("DOCS") == "write"
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
@@ -84,6 +85,20 @@ def test_blocks_are_of_kinds_that_are_run_or_written() -> None:
         for block in blocks:
             titled = block["language"] in data and block["title"]
             assert titled or block["language"] in ("python", "console", "output"), name
+
+
+def test_commands_within_sentences_name_what_exists() -> None:
+    known = set(re.findall(r"--[a-z-]+", TEXTS["docs/reference/cli.md"]))
+    seen = 0
+    for name, text in TEXTS.items():
+        for code in re.findall(r"`([^`]+)`", BLOCK.sub("", text)):
+            words = shlex.split(code.replace("\n", " "), comments=True) if " " in code else [code]
+            if words[0] in ("python", "pip", "nox", "torchrun"):
+                check_names(words)
+                seen += 1
+            elif name.startswith("docs") or words[0] == "checkpoint-scheduler":
+                assert {word for word in words if word.startswith("--")} <= known, (name, code)
+    assert seen > 5
 
 
 def test_every_method_in_the_table_exists() -> None:
