@@ -56,7 +56,7 @@ def layers(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The site, into build/site: every link leads somewhere, every name exists."""
     install(session, "mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings-python>=2.0")
-    session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
