@@ -27,6 +27,10 @@ _SHIPPED = {
     "mistral-7b": 32768,
     "mixtral-8x7b": 32768,
     "qwen2.5-72b": 131072,
+    "gemma-3-1b": 32768,
+    "glm-4-9b-0414": 32768,
+    "gpt-oss-20b": 131072,
+    "deepseek-v3": 163840,
 }
 """`max_position_embeddings` of the shipped shapes, as their released config.json has it.
 
