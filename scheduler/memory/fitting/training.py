@@ -158,11 +158,14 @@ class Training:
             shape.parameters,
             recipe=recipe,
             lora_parameters=adapters,
-            quantized_parameters=self._matrices() if recipe.base in BLOCKS else None,
+            quantized_parameters=(
+                self._matrices() - shape.fp32_parameters if recipe.base in BLOCKS else None
+            ),
             adamw_parameters=shape.parameters - self._matrices() if muon else 0,
             factored_statistics=self._statistics(),
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
+            fp32_parameters=shape.fp32_parameters,
         )
 
     def _adapter_parameters(self, kind: Shape | None = None) -> int:
