@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeAlias
@@ -12,10 +11,17 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.fitting.peaks import with_gradient, with_working
+from scheduler.memory.fitting.trained import (
+    adapter_tensors,
+    elements,
+    matrices,
+    trained_tensors,
+)
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.setting import linears, lora_targets
+from scheduler.memory.simulate.setting import linears
+from scheduler.memory.state.optimizers import optimizer_of
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
@@ -140,47 +146,23 @@ class Training:
                 f"the {shape.parameters:,} of {shape.name}; choose a smaller rank",
                 argument="lora",
             )
-        muon = recipe.train == "full" and recipe.optimizer == "muon"
+        tensors, left = adapter_tensors(shape, recipe.lora), 0
+        if recipe.train == "full":
+            tensors, left = trained_tensors(shape, optimizer_of(recipe.optimizer))
         return training_state(
             shape.parameters,
             recipe=recipe,
             lora_parameters=adapters,
-            quantized_parameters=self._matrices() if recipe.base in BLOCKS else None,
-            adamw_parameters=shape.parameters - self._matrices() if muon else 0,
-            factored_statistics=self._statistics(),
+            quantized_parameters=elements(matrices(shape)) if recipe.base in BLOCKS else None,
+            adamw_parameters=left,
+            tensors=tensors,
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
         )
 
     def _adapter_parameters(self) -> int:
         """Of all blocks: rank · (inputs + outputs) for each linear layer that has an adapter."""
-        return self._adapters(lambda rank, a, b: rank * (a + b))
-
-    def _adapters(self, count: Callable[[int, int, int], int]) -> int:
-        """Sum over all adapters of `count` of their rank, inputs and outputs."""
-        lora = self.recipe.lora
-        if lora is None:
-            return 0
-        sizes, rank = linears(self.shape), lora.rank
-        targets = lora_targets(self.shape, lora)
-        return self.shape.layers * sum(count(rank, *sizes[name]) for name in targets)
-
-    def _statistics(self) -> int | None:
-        """Adafactor's rows and columns."""
-        if not self.recipe.optimizer.startswith("adafactor"):
-            return None
-        if self.recipe.train == "full":
-            return self.shape.factored_statistics
-        return self._adapters(lambda rank, a, b: a + b + 2 * rank)
-
-    def _matrices(self) -> int:
-        """Weights of the blocks' linear layers and experts, all of which Muon takes."""
-        shape = self.shape
-        dense = sum(a * b for a, b in linears(shape).values())
-        inner = 3 if shape.gated else 2
-        experts = shape.experts * (inner * shape.width * shape.mlp_width + shape.width)
-        shared = inner * shape.width * shape.shared_expert_width
-        return shape.layers * (dense + experts + shared)
+        return elements(adapter_tensors(self.shape, self.recipe.lora))
 
     def _weights_of_layers(self, count: int) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
