@@ -19,7 +19,7 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape, load_shape
 from scheduler.memory.simulate.options import block_options
-from scheduler.memory.simulate.setting import Setting, linears, setting
+from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
 from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
 
 if TYPE_CHECKING:
@@ -316,11 +316,13 @@ def _block_gradients(at: Setting) -> int:
         return at.shape.block_parameters * at.stream
     if at.lora is None:
         return 0
-    sizes = (sum(linears(at.shape)[name]) for name in at.targets)
+    sizes = (sum(size) for name, size in linears(at.shape).items() if name in at.targets)
     return at.lora.rank * at.lora.size * sum(sizes)
 
 
 def _head_gradients(at: Setting) -> int:
     shape = at.shape
+    if at.lora is not None and HEAD in at.targets:
+        return at.lora.rank * at.lora.size * (shape.width + shape.vocabulary)
     table = shape.vocabulary * shape.width if shape.tied else 0
     return (shape.head_parameters + table) * at.stream if at.trained else 0

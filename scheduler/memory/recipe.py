@@ -45,8 +45,8 @@ class Lora:
         Features between A and B.
     targets
         Which linear layers have one: q, k, v (qkv where they are one layer), o, gate, up (gate_up
-        where they are one), down, or "all" of those that the block has, as `linears` names them.
-        ``q_proj`` is read as q. Experts get none.
+        where they are one), down, or "all" of those that the block has, as `linears` names them;
+        and lm_head, the head. ``q_proj`` is read as q. Experts get none.
     dtype
         Of the adapters: "bf16", "fp16" or "fp32".
     dropout

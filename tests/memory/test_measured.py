@@ -87,7 +87,7 @@ def adapt(block: Any, shape: Shape, lora: Lora) -> None:
     """Freeze a block and put adapters beside the linear layers that are targets."""
     block.requires_grad_(False)
     names = ("q", "k", "v", "o", "gate", "up", "down") if lora.targets == "all" else lora.targets
-    for name in names:
+    for name in (name for name in names if name != "lm_head"):
         part = block.self_attn if name in "qkvo" else block.mlp
         setattr(part, f"{name}_proj", Adapted(getattr(part, f"{name}_proj"), lora))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_bytes_of_a_tensor(spec: str, dims: tuple[int, ...], sizes: Any, held: i
         ("rmsprop", torch.optim.RMSprop),
         ("adafactor", torch.optim.Adafactor),
         ("adafactor", Adafactor),
-        ("adafactor-momentum", lambda ps: Adafactor(ps, beta1=0.9)),
+        ("adafactor-momentum", partial(Adafactor, beta1=0.9)),
         ("muon", lambda ps: torch.optim.Muon([p for p in ps if p.dim() == 2])),
     ],
 )
@@ -159,7 +160,7 @@ def test_an_optimizer_that_needs_its_kernels_is_known_by_name() -> None:
         args = type("Args", (), {"optim_bits": 8})
         is_paged = True
 
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise RuntimeError("no kernel for a FakeTensor")
 
     model = nn.Sequential(nn.Embedding(1000, 100), nn.Linear(100, 1001))
@@ -175,7 +176,7 @@ class Projection:
 
 def test_projections_are_held_in_objects() -> None:
     class LowRank(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
             for group in self.param_groups:
                 for p in group["params"]:
                     self.state[p] = {"projector": Projection(torch.empty(4, p.shape[-1]))}

@@ -12,7 +12,7 @@ from scheduler.memory.fitting.remedies import Remedy
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.setting import linears, lora_targets
+from scheduler.memory.simulate.setting import HEAD, linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
 
 _WIDTH = 100
@@ -83,7 +83,7 @@ def _recipe(fit: FitFacts) -> str:
 def _adapters(shape: Shape, lora: Lora) -> str:
     # "all" is not all where there are experts, so the layers are named.
     chosen = lora_targets(shape, lora)
-    targets = ", ".join(name for name in linears(shape) if name in chosen)
+    targets = ", ".join(name for name in (*linears(shape), HEAD) if name in chosen)
     experts = " (none on experts)" if shape.experts else ""
     dropout = f" dropout {lora.dropout}" if lora.dropout else ""
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"

@@ -8,7 +8,7 @@ from math import prod
 
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.setting import linears, lora_targets
+from scheduler.memory.simulate.setting import HEAD, linears, lora_targets
 from scheduler.memory.state.optimizers import Dims, Optimizer
 
 
@@ -54,13 +54,15 @@ def elements(tensors: Mapping[Dims, int]) -> int:
     return sum(count * prod(dims) for dims, count in tensors.items())
 
 
-def adapter_tensors(shape: Shape, lora: Lora | None) -> Counter[Dims]:
-    """A and B of each adapter; none without LoRA."""
-    found: Counter[Dims] = Counter()
+def adapter_tensors(shape: Shape, lora: Lora | None) -> tuple[Counter[Dims], Counter[Dims]]:
+    """A and B of each adapter: of those in blocks, and of the head's; none without LoRA."""
+    inside: Counter[Dims] = Counter()
+    of_head: Counter[Dims] = Counter()
     if lora is not None:
-        sizes = linears(shape)
+        sizes = linears(shape) | {HEAD: (shape.width, shape.vocabulary)}
         for name in lora_targets(shape, lora):
             inputs, outputs = sizes[name]
-            found[lora.rank, inputs] += shape.layers
-            found[outputs, lora.rank] += shape.layers
-    return found
+            found, count = (of_head, 1) if name == HEAD else (inside, shape.layers)
+            found[lora.rank, inputs] += count
+            found[outputs, lora.rank] += count
+    return inside, of_head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeAlias
@@ -21,7 +22,7 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.simulate.setting import linears
-from scheduler.memory.state.optimizers import optimizer_of
+from scheduler.memory.state.optimizers import Dims, optimizer_of
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
@@ -146,7 +147,7 @@ class Training:
                 f"the {shape.parameters:,} of {shape.name}; choose a smaller rank",
                 argument="lora",
             )
-        tensors, left = adapter_tensors(shape, recipe.lora), 0
+        tensors, left = self._adapter_tensors(), 0
         if recipe.train == "full":
             tensors, left = trained_tensors(shape, optimizer_of(recipe.optimizer))
         return training_state(
@@ -160,9 +161,13 @@ class Training:
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
         )
 
+    def _adapter_tensors(self) -> Counter[Dims]:
+        inside, of_head = adapter_tensors(self.shape, self.recipe.lora)
+        return inside + of_head
+
     def _adapter_parameters(self) -> int:
-        """Of all blocks: rank · (inputs + outputs) for each linear layer that has an adapter."""
-        return elements(adapter_tensors(self.shape, self.recipe.lora))
+        """Rank · (inputs + outputs) for each linear layer that has an adapter."""
+        return elements(self._adapter_tensors())
 
     def _weights_of_layers(self, count: int) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
@@ -173,6 +178,9 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        adapters = self._trained_size * self._adapter_parameters() // shape.layers
-        block = ceil(stored * shape.block_parameters) + adapters
-        return [ends[0], *[block] * (count - 2), ends[1]]
+        inside, of_head = (
+            self._trained_size * elements(tensors)
+            for tensors in adapter_tensors(shape, self.recipe.lora)
+        )
+        block = ceil(stored * shape.block_parameters) + inside // shape.layers
+        return [ends[0], *[block] * (count - 2), ends[1] + of_head]

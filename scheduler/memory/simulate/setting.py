@@ -15,6 +15,9 @@ from scheduler.memory.state.sizes import DTYPES
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
 _FUSED_GATE = ("phi3",)
 
+HEAD = "lm_head"
+"""The head, as a target of LoRA: PEFT's "all-linear" leaves it out, and "all" does here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -29,7 +32,7 @@ class Setting:
     trained
         The model's own weights get gradients.
     targets
-        Linear layers with an adapter; empty without LoRA.
+        Linear layers with an adapter, the head among them; empty without LoRA.
     """
 
     shape: Shape
@@ -75,8 +78,8 @@ def setting(
 ) -> Setting:
     """What follows for the activations of a shape; arguments and errors are `block_activations`'s.
 
-    Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
-    so that all recipes have a formula.
+    Not `inside` a block but at the model's ends there are no attention and no experts, so that all
+    recipes have a formula.
     """
     if inside:
         _check_formula(shape, recipe)
@@ -92,7 +95,7 @@ def setting(
         eager=recipe.attention == "eager",
         trained=recipe.train == "full",
         lora=lora,
-        targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
+        targets=frozenset() if lora is None else lora_targets(shape, lora),
         padding_mask=recipe.padding_mask,
         cuda=recipe.device == "cuda",
         experts=recipe.experts,
@@ -138,17 +141,17 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
-    """Linear layers of a block that get an adapter, as `linears` names them; checked."""
-    known, error = tuple(linears(shape)), partial(InvalidRecipe, argument="lora")
+    """Linear layers that get an adapter: a block's, as `linears` names them, and the head."""
+    inside, error = tuple(linears(shape)), partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     found: set[str] = set()
     for name in named:
         if name == "all":
-            found |= set(known)
+            found |= set(inside)
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"
-        found.add(check_choice(what, short, (*known, "all"), error))
+        found.add(check_choice(what, short, (*inside, HEAD, "all"), error))
     if not found:
-        raise error(f"lora needs a target; choose from {', '.join(known)}, all")
+        raise error(f"lora needs a target; choose from {', '.join((*inside, HEAD))}, all")
     return frozenset(found)

@@ -13,9 +13,9 @@ from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attention import attend
 from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
-from scheduler.memory.simulate.modules import mixture, mlp, norm
+from scheduler.memory.simulate.modules import adapted, mixture, mlp, norm
 from scheduler.memory.simulate.selective import Selective
-from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.setting import HEAD, Setting
 from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
 Forward = Callable[[Paper, Setting, Value], Value]
@@ -219,9 +219,9 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
         x = cast(paper, x, size)
         n = at.shape.width * at.shape.vocabulary
         weight = cast(paper, paper.leaf(n, 4, trained=at.trained), size)
-    logits = linear(
-        paper, x, at.shape.width, at.shape.vocabulary, trained=at.trained, weight=weight
-    )
+    d, many = at.shape.width, at.shape.vocabulary
+    logits = linear(paper, x, d, many, trained=at.trained, weight=weight)
+    logits = adapted(paper, at, logits, x, HEAD, d, many)
     if loss == "chunked":
         return logits
     if at.shape.family == "gemma2":
