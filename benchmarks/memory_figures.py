@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memory_shapes import BERT, GPT2_XL, LLAMA_3B, LLAMA_7B, LLAMA_8B
 
-from scheduler.memory import Lora, Recipe, Shape, training_state
+from scheduler.memory import Lora, Recipe, Shape, fit, training_state
 from scheduler.memory.activations import block_activations, head_activations
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
@@ -78,6 +78,23 @@ def step_every_layer(training: Training, batch: int, sequence: int) -> float:
     state = training.state
     always = state.total_bytes - state.gradients_bytes
     return always + every_layer(training, batch, sequence, gradients=True)
+
+
+def qlora(shape: Shape) -> float:
+    """A step of what rows 62 to 64 train, as transformers and PEFT would; nothing checkpointed."""
+    found = fit(
+        shape,
+        gpu="a10g",
+        batch=2,
+        sequence=512,
+        precision="bf16",
+        base="nf4",
+        train="lora",
+        lora=Lora(32, ("q", "v"), "bf16", 0.05),
+        margin=0,
+        search=False,
+    )
+    return found.peak_bytes + found.reserved_bytes
 
 
 def adafactor_saves(statistics: int) -> float:
