@@ -90,7 +90,10 @@ def add_model_options(parser: argparse.ArgumentParser, *, state: bool = True) ->
     """Add --model and what goes with it; where `state` can be left out, --state."""
     group = parser.add_argument_group("a model in place of a cost file")
     group.add_argument(
-        "--model", metavar="NAME", help="llama-3-8b, gpt2, …, or the path to a config.json"
+        "--model",
+        metavar="NAME",
+        help="llama-3-8b, gpt2, …, the path to a config.json, or Qwen/Qwen3-8B as far as Hugging "
+        "Face's local cache has it",
     )
     # Kept under the names that they are given by, hyphens too, so that messages can name them.
     for flag, metavar, text, kind, _ in OPTIONS:

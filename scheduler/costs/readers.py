@@ -6,6 +6,7 @@ pandas and networkx objects, and models, are known by their methods: none is imp
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
     "rows with columns=, a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
+_MODEL = re.compile(r"[a-z][\w.-]*-[\w.-]+|[\w.-]+/[\w.-]+", re.IGNORECASE)
+"""A name as models have it, and files without an ending hardly: llama-3-8b, Qwen/Qwen3-8B."""
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
@@ -137,11 +140,21 @@ def _read(obj: object, given: _Given) -> Costs:
 
 def _refuse_model(obj: object) -> None:
     """First of all: a model may have any attribute that tells another form."""
+    kind = obj if isinstance(obj, type) else type(obj)
     if hasattr(obj, "named_modules"):
-        kind = obj if isinstance(obj, type) else type(obj)
         raise InvalidCosts(
             f"got a model ({kind.__name__}) in the place of its costs, which "
             "scheduler.pytorch.profile(model, inputs) measures"
+        )
+    if hasattr(getattr(obj, "model", None), "named_modules"):
+        raise InvalidCosts(
+            f"got a {kind.__name__} in the place of costs, which "
+            "scheduler.pytorch.profile(….model, inputs) measures of its model"
+        )
+    if hasattr(obj, "model_type") and hasattr(obj, "to_dict"):
+        raise InvalidCosts(
+            f"got a config ({kind.__name__}) in the place of costs, which "
+            "scheduler.memory.costs_from_shape(config, batch, sequence) makes of it"
         )
 
 
@@ -195,6 +208,11 @@ def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
+        )
+    if _MODEL.fullmatch(os.fspath(path)) and not os.path.exists(path):
+        raise InvalidCosts(
+            f"there is no cost file {path!r}; check the path, or give costs of the model of that "
+            f"name: scheduler.memory.costs_from_shape({path!r}, batch, sequence)"
         )
     return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path), given)
 

@@ -135,8 +135,8 @@ def litgpt_lora_bytes(
 
     - Weights in bf16, 2P, and adapters 2·P_a, P_a = L·r(2·d + dq + dk): A from d to 2r features, B
       from r to dq and to dk (4,194,304 for Llama 2 7B, as the tables say). Gradients and moments do
-      not exist yet: the script takes its longest sequence first, and steps the optimizer only after it
-      has accumulated.
+      not exist yet: the script takes its longest sequence first, and steps the optimizer only after
+      it has accumulated.
     - Blocks, see `litgpt_block`; the last norm's input.
     - Logits and loss, see `litgpt_loss_bytes`.
 
