@@ -19,6 +19,7 @@ from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.csvtext import check_columns, is_csv, read_csv
 from scheduler.costs.layer import as_layers
+from scheduler.costs.traces import is_trace
 
 Costs = CostGraph | ComputeCosts
 _Given = Mapping[str, Any]
@@ -104,6 +105,12 @@ def read_costs_text(text: str, source: str, given: _Given | None = None) -> Cost
             return CostGraph(as_layers(value), **given)
         except InvalidCosts as error:
             raise InvalidCosts(f"{source}: {error}") from error
+    if is_trace(value):
+        raise InvalidCosts(
+            f"{source} is a trace of torch.profiler, which does not say what layers save: "
+            "`checkpoint-scheduler show` prints its times by module, and "
+            "scheduler.pytorch.profile(model, inputs) measures costs"
+        )
     kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
     return kind.from_value(_with(given, value, kind), source)
 
