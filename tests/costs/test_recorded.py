@@ -83,9 +83,7 @@ def test_a_trace_of_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert re.search(r"(?m)^    Block_0 +3 ", printed)
     assert "scheduler.pytorch.profile(model, inputs) measures costs" in " ".join(printed.split())
-    with pytest.raises(
-        InvalidCosts, match=r"a trace of torch.profiler, which does not say what la"
-    ):
+    with pytest.raises(InvalidCosts, match=r"a trace of torch.profiler, which does not say"):
         solve(str(file), budget_gb=1)
     assert main(["show", str(file), "--json"]) == 2
 
@@ -207,7 +205,9 @@ def test_a_snapshot_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     bare = read_recorded(file)
     assert isinstance(bare, Snapshot)
     assert (bare.peak_bytes, bare.events) == (4250, 0)
-    assert "(no history: torch.cuda.memory._record_memory_history() begins one)" in str(bare)
+    assert "(no history: torch.cuda.memory._record_memory_history() begins one)" in " ".join(
+        str(bare).split()
+    )
 
 
 class Harmful:
@@ -223,8 +223,6 @@ def test_other_pickles_are_refused_and_not_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.pickle").write_bytes(data)
-    with pytest.raises(
-        InvalidCosts, match=r"a.pickle is no snapshot that torch.cuda.memory._dump_"
-    ):
+    with pytest.raises(InvalidCosts, match=r"a.pickle is no snapshot that torch.cuda.memory"):
         read_recorded("a.pickle")
     assert not Path("harmed").exists()
