@@ -52,9 +52,9 @@ class Peaks:
         """Bytes that a run again must be given more, in a segment that ends with `last`.
 
         What the backward of `last` has made by then is there. That matters where `last`, which ends
-        with its last saved tensor, needs less when it runs after it.
+        with its last saved tensor, needs less when it runs after it, each with its input.
         """
-        forward = max(self.forward_peak, self.drop_peak or 0)
+        forward = self.input_bytes + max(self.forward_peak, self.drop_peak or 0)
         above = forward + last.early_bytes - last.again_peak - last.input_bytes
         return min(max(above, 0), last.early_bytes)
 

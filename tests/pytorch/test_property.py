@@ -25,6 +25,23 @@ def test_a_plan_changes_nothing(group: int) -> None:
     assert MODELS - len(refused) >= LEAST, refused
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        # A block leaves its input, with a gradient, where the model clears it in the next step.
+        Draw(20057, "tokens", (("relay@tally", "group"),), (0, 0), ("shell=model",)),
+        # What an option's recomputation changes on its module is there twice.
+        Draw(20203, "tokens", (("attention", "instance"), ()), (1, 0), ("shell=model",)),
+        # A hook holds the gradient that it is shown while the blocks before run again.
+        Draw(20296, "tokens", (("linear",),), (0, 0, 0), ("shell=sequential", "hook=backward")),
+    ],
+)
+def test_models_that_were_above_their_prediction(draw: Draw) -> None:
+    done = trial(draw)
+    assert done.held
+    assert [line for line in done.failed if "otherwise than planned" not in line] == []
+
+
 def test_the_witness_sees_what_changes() -> None:
     parts = ("linear", "tensors@cell", "meter@block", "generator@tally", "window@cell", "batch")
     draw = Draw(0, "rows", (parts,), (0, 0), ("shell=model", "hook=count", "with=warm"))

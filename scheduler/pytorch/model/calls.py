@@ -244,7 +244,7 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
 def instead(
     blocks: list[CalledBlock], run: Callable[[CalledBlock, tuple[Any, ...], dict[str, Any]], Any]
 ) -> Iterator[None]:
-    """Call `run` in the place of every block's forward."""
+    """Call `run` in the place of every block's forward; hooks on their backward do not run."""
 
     def forward_of(block: CalledBlock) -> Callable[..., Any]:
         return lambda *args, **kwargs: run(block, args, kwargs)
@@ -252,6 +252,9 @@ def instead(
     with ExitStack() as stack:
         for block in blocks:
             stack.enter_context(replaced(block.module, forward_of(block)))
+            for hooks in (block.module._backward_hooks, block.module._backward_pre_hooks):
+                stack.callback(hooks.update, dict(hooks))
+                hooks.clear()
         yield
 
 

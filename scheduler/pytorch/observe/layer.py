@@ -182,8 +182,10 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
     tracker = MemoryTracker(writes)
     box: list[Any] = []
     with tracker:
+        with tracker.tag("input"):
+            source = [template.clone()]
         with tracker.tag("drop"), saving_nothing():
-            out = layer.forward(door, [template])
+            out = layer.forward(door, source)
         drop_peak, output_bytes = tracker.peak("drop"), storage_bytes(out)
         own = tracker.disown(out) > 0  # not a view of the input
         with tracker.tag("sink"):
@@ -194,6 +196,7 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         parts = [vars(part) for root in layer.state.roots for part in root.modules()]
         on_modules = sum(tracker.disown(tensor) for tensor in tensors_of(parts))
         left = tracker.live("drop") if plain else 0
+        on_others = tracker.live("input")  # of what it was handed
         del graph
         # Before it is put back, which is a write, too.
         state_bytes = writes.copied_bytes + _replaced_bytes(layer.state)
@@ -243,7 +246,7 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
         backward_peak=backward_peak,
         gradient_bytes=max(stays - made - left, 0) if scalar.requires_grad else 0,
         state_bytes=state_bytes,
-        left_bytes=on_modules + left,
+        left_bytes=on_modules + left + on_others,
     )
     return peaks, layout
 

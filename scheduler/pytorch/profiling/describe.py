@@ -106,7 +106,7 @@ def describe(
         return _of_graph(costs, is_fake(model) if fake is None else fake, error)
     return Description(
         seen.costs,
-        found.names,
+        [block.name for block in seen.blocks],
         found.how,
         [[layer.name for layer in run] for _, run in groupby(seen.costs.layers, _nameless)],
         seen.runs,
@@ -217,6 +217,9 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
             f"No blocks, because they hand later ones more than their activation: "
             f"{_some(found.others)}."
         )
+    names = [block.name for block in seen.blocks]
+    if cut_off := [name for name in found.names if name not in names]:
+        yield f"No blocks, because no gradient comes to what they hand over: {_some(cut_off)}."
     if unused := outside.at(None):
         yield f"Not called in this step: {_some(unused)}."
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:

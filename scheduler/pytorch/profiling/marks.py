@@ -71,6 +71,7 @@ class Turn:
 
     def __init__(self, mark: Any, gradient: torch.Tensor | None) -> None:
         self.mark = mark
+        self.graded = gradient is not None
         self.layout: Layout | None = None if gradient is None else layout_of(gradient)
         self.sides: dict[int, int] = {}
         self.made: dict[int, int] = {}
@@ -114,6 +115,8 @@ class Part:
         What is left of what it made, of its input and its output when the loss is there.
     entry
         The node that lets a gradient into the run before it.
+    wanted
+        Whether the run after it would hand on the gradient of what it hands over.
     given
         Parameters to which what comes after the run after it gives a gradient.
     turn
@@ -137,6 +140,7 @@ class Part:
     link_kept: int = 0
     output_kept: bool = False
     entry: Any = None
+    wanted: bool = False
     given: set[int] = field(default_factory=set)
     turn: Turn | None = None
     backward_peak: int = 0
@@ -175,12 +179,14 @@ class Run:
     """What the profile of a run's blocks must know of the model around them.
 
     `needs_grad`: of its input. `given` are parameters to which what comes after it gives a
-    gradient, `layout` the strides of the one that it is handed, see `IsolatedLayer`.
+    gradient, `layout` the strides of the one that it is handed, see `IsolatedLayer`. `cut_off`: it
+    is trained, and yet no gradient comes to what it hands over.
     """
 
     needs_grad: bool
     given: set[int]
     layout: Layout | None
+    cut_off: bool
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
     for want in found:
         seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)), plain=False)
         if seen.saved_bytes <= peaks.saved_bytes:
-            ways.append(SeenOption(want, seen))
+            # While it runs again it holds what it has changed on its module, to put that back.
+            peak = seen.backward_peak + peaks.state_bytes
+            ways.append(SeenOption(want, replace(seen, backward_peak=peak)))
     return SeenOptions(inside, tuple(ways), gap)
 
 

@@ -228,7 +228,8 @@ class _Step:
             # A copy, so that nothing but the model's own code can keep it alive.
             link = block.output.clone()
         trained = any(each.sides or own_parameters(each.module) for each in run)
-        if self._upstream(part) or trained:
+        part.wanted = self._upstream(part) or trained
+        if part.wanted:
             link = self._way_in(part, link, lambda d: self._turn_around(following - 1, d))
             self.all[-1].entry = link.grad_fn
         return link
@@ -481,7 +482,9 @@ class _Step:
         for part in self.all[:-1]:
             assert part.start is not None
             assert part.turn is not None
-            yield Run(part.start.needs_grad, part.given, part.turn.layout)
+            extras = any(block.graded for block in self.blocks if block.run == part.number)
+            cut_off = part.wanted and not part.turn.graded and not extras
+            yield Run(part.start.needs_grad, part.given, part.turn.layout, cut_off)
 
     def _local(self) -> Iterable[Local]:
         kept, run = 0, -1

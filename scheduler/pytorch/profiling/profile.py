@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import BackwardHook
 
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
@@ -219,6 +220,12 @@ def _profile(
     _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
+    # What has no backward is let go where its output is: to the chain it is code between blocks.
+    cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
+    if 0 < len(cut_off) < len(blocks):
+        names = [name for name in found.names if name not in cut_off]
+        found = replace(found, names=names)
+        return _profile(model, inputs, loss_fn, found, clock, ambient, options)
     seen, runs = _see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
@@ -422,7 +429,12 @@ def _alone(
 
     def once(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = for_one_run(block.module, args, kwargs)
-        return forward(*args, **kwargs)
+        hooks = block.module._backward_hooks.values(), block.module._backward_pre_hooks.values()
+        if not any(hooks) or block.module._is_full_backward_hook is False:
+            return forward(*args, **kwargs)
+        # They hold the gradient that they are shown, and may hand on another.
+        shown = BackwardHook(block.module, *map(list, hooks))
+        return shown.setup_output_hook(forward(*shown.setup_input_hook(args), **kwargs))
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call

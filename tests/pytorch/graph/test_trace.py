@@ -155,6 +155,12 @@ def test_gradients_of_views_are_added_in_the_models_order() -> None:
     assert "view" not in check(lambda m, x: m.b((h := m.a(x)).view(2, 4, 16)).view(8, 16) * h)
 
 
+def test_gradients_of_a_view_that_a_layer_reads_more_than_once() -> None:
+    """They are summed up in the layer, unlike the model's, unless they are the first to add."""
+    assert "view" in check(lambda m, x: m.b(v := m.a(x).view(2, 4, 16)) * (v * v) + m.c(v))
+    assert "view" not in check(lambda m, x: m.c(m.b(v := m.a(x).view(2, 4, 16))) * (v * v))
+
+
 def test_a_tuple_with_one_tensor() -> None:
     attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from scheduler import frontier
-from scheduler.pytorch import apply, measure, profile
+from scheduler.pytorch import apply, describe, measure, profile
 from solvers.schedule import Checkpoint, Keep
 from tests.pytorch.models import assert_equal, gradients, mean_square, mlp, noise, plan_of
 
@@ -130,6 +130,15 @@ class Codes(Blocks):
         return super().forward(x.round())
 
 
+class CutOff(Codes):
+    """A stack that trains by nothing, and what it saved is let go with what it hands over."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.encoder:
+            x = block(x)
+        return Blocks.forward(self, x.round().detach())
+
+
 class Pyramid(nn.Module):
     """Two stages; what is between them is read at the end, too, by a layer that holds it."""
 
@@ -151,7 +160,10 @@ class Pyramid(nn.Module):
         return both
 
 
-@pytest.mark.parametrize("kind", [Blocks, Residual, OnlyBeside, Unread, Wide, Codes, Pyramid])
+KINDS = [Blocks, Residual, OnlyBeside, Unread, Wide, Codes, CutOff, Pyramid]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_peak_is_above_its_prediction(kind: type[nn.Module]) -> None:
     expected = gradients(kind(), X, mean_square)
     model = kind()
@@ -162,6 +174,12 @@ def test_no_peak_is_above_its_prediction(kind: type[nn.Module]) -> None:
             assert_equal(gradients(model, X, mean_square), expected)
             peak = measure(model, X, mean_square).peak_bytes
         assert peak <= plan.peak_bytes <= 1.1 * peak
+
+
+def test_blocks_that_no_gradient_comes_to_are_code_between_others() -> None:
+    told = describe(CutOff(), X, mean_square)
+    assert [layer.name for layer in told.costs.layers][:2] == ["embedding", "blocks.0"]
+    assert "No blocks, because no gradient comes to what they hand over: encoder.0" in str(told)
 
 
 def test_a_recomputation_lets_go_of_what_nobody_reads() -> None:

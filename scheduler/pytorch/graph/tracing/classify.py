@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from scheduler.pytorch.graph.tracing.fx import (
     run_node,
 )
 from scheduler.pytorch.graph.tracing.grouping import put_together, views_of
-from scheduler.pytorch.observe.autograd import Source, gate, saving_nothing
+from scheduler.pytorch.observe.autograd import Source, gate, nodes_below, saving_nothing
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
@@ -117,6 +118,7 @@ class _Run:
                 kinds.joined.add(before)
             # The gradient of a token that is repeated is summed up as it lies in the reader's.
             kinds.joined |= {n for n in inputs if n in self.of_parameters and len(n.users) == 1}
+            self._count_edges(node, result)
             if self._is_of_parameters(node):
                 self.of_parameters.add(node)
             kinds.layers[node] = None
@@ -161,6 +163,14 @@ class _Run:
                 return
         raise changed_in_place(_said(node))
 
+    def _count_edges(self, node: fx.Node, result: torch.Tensor) -> None:
+        below = Counter(nodes_below(result.grad_fn))
+        for other in node.all_input_nodes:
+            value = self.env[other]
+            count = below[value.grad_fn] if isinstance(value, torch.Tensor) else 0
+            if count > 1:
+                self.kinds.edges[other, node] = count
+
     def _is_of_parameters(self, node: fx.Node) -> bool:
         """Whether an operation reads parameters and nothing else, and draws nothing."""
         read = [other for other in node.all_input_nodes if other.op != "get_attr"]
@@ -187,7 +197,8 @@ def _separate(graph: fx.Graph, kinds: Kinds) -> None:
     Autograd adds up the gradients of a view before it hands the sum on. Where a view is made anew
     in each layer that reads it they are added one by one, which rounds otherwise unless there are
     two at most, or each view is read by one layer with no other reader of its base in between, or
-    all read one view that has each element once. A view that repeats elements adds up in itself.
+    all read one view that has each element once, and read it once but for the first to add. A view
+    that repeats elements adds up in itself.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     for base in graph.nodes:
@@ -197,15 +208,18 @@ def _separate(graph: fx.Graph, kinds: Kinds) -> None:
         if not views:
             continue
         ends = [
-            (order[view], order[kinds.groups.get(user, user)])
+            (order[view], order[_run_with(user, kinds)])
             for view in [base, *views]
             for user in view.users
             if user in kinds.layers
+            for _ in range(kinds.edges.get((view, user), 1))
         ]
         used = {view for view, _ in ends}
         sizes = [kinds.sizes.get(view, 0) for view in views if order[view] in used]
         repeats = len(ends) > 1 and any(size > kinds.sizes[base] for size in sizes)
-        whole = len(used) == 1 and sizes == [kinds.sizes[base]]
+        later = [end for end in ends if end != max(ends)]
+        once = len(set(later)) == len(later)
+        whole = len(used) == 1 and sizes == [kinds.sizes[base]] and once
         if not repeats and (len(ends) <= 2 or whole):
             continue
         readers = {user for _, user in ends}
@@ -228,6 +242,14 @@ def _separate(graph: fx.Graph, kinds: Kinds) -> None:
                 kinds.views.discard(view)
                 kinds.copies.add(view)
                 kinds.layers[view] = None
+
+
+def _run_with(node: fx.Node, kinds: Kinds) -> fx.Node:
+    """The last node of the layer that a node is run in."""
+    while node in kinds.joined or node in kinds.views:
+        last = kinds.groups.get(node, node)
+        node = last if last is not node else next(iter(node.users))
+    return node
 
 
 def _fresh(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

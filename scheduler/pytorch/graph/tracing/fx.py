@@ -162,6 +162,9 @@ class Kinds:
         Whose tensors need a gradient, arguments of the model included.
     sizes
         Elements of what is one tensor.
+    edges
+        How many edges of a layer's autograd graph (the second) lead to what it reads (the first),
+        where they are several.
     pieces
         Blocks that hand over several tensors and cannot be one layer for each.
     names
@@ -177,6 +180,7 @@ class Kinds:
     groups: dict[fx.Node, fx.Node] = field(default_factory=dict)
     differs: set[fx.Node] = field(default_factory=set)
     sizes: dict[fx.Node, int] = field(default_factory=dict)
+    edges: dict[tuple[fx.Node, fx.Node], int] = field(default_factory=dict)
     pieces: list[str] = field(default_factory=list)
     names: dict[fx.Node, str] = field(default_factory=dict)
 
