@@ -176,13 +176,17 @@ class Projection:
 
 def test_projections_are_held_in_objects() -> None:
     class LowRank(torch.optim.SGD):
+        def __init__(self, params: Any, rank: int) -> None:
+            super().__init__(params)
+            self.rank = rank
+
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             for group in self.param_groups:
                 for p in group["params"]:
-                    self.state[p] = {"projector": Projection(torch.empty(4, p.shape[-1]))}
+                    self.state[p] = {"projector": Projection(torch.empty(self.rank, 10))}
 
     model = nn.Linear(10, 10, bias=False)
-    optimizer = LowRank(model.parameters())
+    optimizer = LowRank(model.parameters(), rank=4)
     assert held_state(model, optimizer)[0].moments_bytes == 160
     optimizer.step()
     assert held_state(model, optimizer)[0].moments_bytes == 160

@@ -159,6 +159,10 @@ def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[torch.Tensor]) -
     memo: dict[int, Any] = {id(t): fake(t) for t in [*parameters, *there]}
     with mode:
         twin = copy.deepcopy(optimizer, memo)
+    # Optimizers copy their state and groups alone, and not what a class of its own adds.
+    more = {name: value for name, value in vars(optimizer).items() if name not in vars(twin)}
+    vars(twin).update(copy.deepcopy(more, memo))
+    with mode:
         for group in twin.param_groups:
             if group.get("foreach", False) is None and not group.get("fused"):
                 # torch looks at the class of the parameters, which is another one here.
