@@ -154,14 +154,14 @@ def test_on_paper_as_on_the_model() -> None:
 
 
 def test_an_optimizer_that_needs_its_kernels_is_known_by_name() -> None:
-    """As transformers' Trainer makes those of bitsandbytes: by arguments, not by their class."""
+    """As Trainer makes those of bitsandbytes: by arguments; pages are not to be made for it."""
 
     class AdamW(torch.optim.SGD):
         args = type("Args", (), {"optim_bits": 8})
         is_paged = True
 
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            raise RuntimeError("no kernel for a FakeTensor")
+            raise RuntimeError("not to be run")
 
     model = nn.Sequential(nn.Embedding(1000, 100), nn.Linear(100, 1001))
     state, _ = held_state(model, AdamW(model.parameters()))

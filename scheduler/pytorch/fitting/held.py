@@ -116,11 +116,13 @@ def _first_step(
     optimizer: torch.optim.Optimizer, model: nn.Module, trained: list[nn.Parameter]
 ) -> tuple[int, int]:
     """Bytes that an optimizer holds after its next step, and needs beside it meanwhile."""
-    there = _state(optimizer)
+    name, there = _called(optimizer), _state(optimizer)
+    if name is not None and name.startswith("paged"):
+        # Pages are not torch's: a step on stand-ins would make them, and they are not counted.
+        return named_moments(model, name), _one_by_one(trained)
     try:
         return _on_stand_ins(optimizer, there)
     except Exception as error:  # whatever its kernels cannot do without values
-        name = _called(optimizer)
         if there:
             moments = unique_bytes(there)
         elif name is not None:
