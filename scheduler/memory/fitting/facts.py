@@ -198,6 +198,11 @@ class FitFacts:
         """What to know beside the figures, in sentences without their full stop."""
         most, name = self.trained_positions, self.shape.name
         found = [self.bucket_note] if self.bucket_note else []
+        if self.training.recipe.optimizer.startswith("paged") and self.state.gradients_bytes:
+            found.append(
+                "not counted: the optimizer's moments in pages, which the driver keeps on the host "
+                "where the GPU has no room for them"
+            )
         if most is None:
             return tuple(found)
         if self.sequence > most:

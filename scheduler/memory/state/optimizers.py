@@ -218,6 +218,8 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 }
 """Names, and what each holds of a tensor of n elements, or of a matrix of r × c, r ≤ c.
 
+What a step of theirs needs meanwhile, such as the decomposition of a matrix, is not counted.
+
 - Adam's pair is two moments of the size of a master, or of a weight where there is none; SGD has
   none of them, with momentum, Adagrad, RMSprop, Lion (arXiv:2302.06675) and Muon one.
 - adafactor (arXiv:1804.04235): 4·(r + c), of a vector 4·n; with β1 ("-momentum") 4·n more.
