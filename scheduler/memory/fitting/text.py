@@ -44,7 +44,7 @@ def fit_lines(fit: FitFacts, remedies: Sequence[Remedy], spell: Spelling) -> lis
             "margin",
             f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
         ),
-        *(_row("note", fit.bucket_note) if fit.bucket_note else []),
+        *(line for note in fit.not_counted for line in _row("note", note)),
         *_row("left", _left(fit)),
         "",
         *_moments(fit),
