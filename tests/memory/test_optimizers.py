@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import Adafactor, LlamaConfig, LlamaForCausalLM
+from transformers import Adafactor, AutoConfig, AutoModelForCausalLM
 from transformers.training_args import OptimizerNames
 
 from scheduler.memory import fit, load_shape, training_state
@@ -19,15 +19,15 @@ from scheduler.memory.state.sizes import PRECISIONS
 from scheduler.pytorch.fitting.held import held_state, named_moments
 
 MIXED, FP32, BF16 = (PRECISIONS[name] for name in ("bf16-mixed", "fp32", "bf16"))
-TINY = LlamaConfig(
-    vocab_size=1100,
-    hidden_size=72,
-    intermediate_size=80,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    pad_token_id=None,
-)
+SIZES = {
+    "vocab_size": 1100,
+    "hidden_size": 72,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ TINY = LlamaConfig(
         ("adamw", (3, 5), BF16, 4 * 15),
         ("muon", (3, 5), MIXED, 4 * 15),
         ("muon", (15,), MIXED, 8 * 15),
+        ("muon", (2, 3, 5), MIXED, 8 * 30),
         ("adafactor", (2, 3, 5), BF16, 4 * 2 * 8),
         ("adafactor-momentum", (3, 5), BF16, 4 * (8 + 15)),
         # As seen in the state of bitsandbytes 0.50: 8 bits, blocks of 256, from 4096 on.
@@ -140,14 +141,17 @@ def test_tensors_are_all_of_a_shape(name: str) -> None:
     factored = sum(
         count * OPTIMIZERS["adafactor"].bytes_of(d, MIXED) for d, count in tensors.items()
     )
-    # Which has queries, keys and values apart where they are one matrix, and knows shared gates.
-    assert 0.94 < factored / (4 * shape.factored_statistics) < 1.001
+    # Which has apart what is one tensor in transformers, and knows shared gates.
+    assert 0.9 < factored / (4 * shape.factored_statistics) < 1.001
 
 
-def test_on_paper_as_on_the_model() -> None:
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_on_paper_as_on_the_model(kind: str) -> None:
+    config = AutoConfig.for_model(kind, **SIZES)
     with torch.device("meta"):
-        model = LlamaForCausalLM(TINY)
-    shape = load_shape(TINY.to_dict())
+        made: Any = AutoModelForCausalLM  # parts of transformers carry no types
+        model = made.from_config(config)
+    shape = load_shape(config)
     for name in [*OPTIMIZERS, "galore,rank=4", "soap,max_precond_dim=75"]:
         on_paper = fit(shape, sequence=8, search=False, optimizer=name, precision="fp32").state
         assert named_moments(model, name) == on_paper.moments_bytes, name

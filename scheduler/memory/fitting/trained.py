@@ -13,17 +13,21 @@ from scheduler.memory.state.optimizers import Dims, Optimizer
 
 
 def matrices(shape: Shape) -> Counter[Dims]:
-    """Weights of the blocks' linear layers, experts among them, as outputs × inputs."""
+    """Weights of the blocks' linear layers, outputs × inputs; experts in two tensors of three.
+
+    As transformers has them: of all experts together, gate and up in one.
+    """
     found: Counter[Dims] = Counter()
     for inputs, outputs in linears(shape).values():
         found[outputs, inputs] += shape.layers
-    d, inner = shape.width, 2 if shape.gated else 1
+    d, inner, shared = shape.width, 2 if shape.gated else 1, shape.shared_expert_width
     if shape.experts:
-        found[shape.experts, d] += shape.layers
-    for width, count in ((shape.mlp_width, shape.experts), (shape.shared_expert_width, 1)):
-        if width and shape.experts:
-            found[width, d] += inner * count * shape.layers
-            found[d, width] += count * shape.layers
+        many, f = shape.experts, shape.mlp_width
+        for dims in ((many, d), (many, inner * f, d), (many, d, f)):
+            found[dims] += shape.layers
+    if shared:
+        found[shared, d] += inner * shape.layers
+        found[d, shared] += shape.layers
     return found
 
 

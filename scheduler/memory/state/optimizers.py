@@ -30,7 +30,8 @@ class Optimizer:
     Attributes
     ----------
     held
-        Of one tensor, in bytes. A vector is what it does not factor, project or quantise.
+        Of one tensor, in bytes. Vectors are not factored, projected or quantised; Muon, GaLore and
+        APOLLO take matrices alone, not the one tensor of all experts.
     plain
         Which of "embedding" and "head" are to it as vectors are: Muon, GaLore and APOLLO are given
         the others alone, and transformers' Trainer keeps embeddings out of 8 bits.
@@ -131,7 +132,7 @@ def _low(moments: int, bits: int, block: int, *, paged: bool = False) -> Optimiz
 
 
 def _muon(dims: Dims, sizes: Sizes, _: int) -> int:
-    return (1 if len(dims) > 1 else 2) * sizes.moment * prod(dims)
+    return (1 if len(dims) == 2 else 2) * sizes.moment * prod(dims)
 
 
 def _factored(dims: Dims) -> int:
