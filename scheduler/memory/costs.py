@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from os import PathLike
@@ -14,13 +14,25 @@ from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
-from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
+from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
-from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
+from scheduler.memory.simulate.step import (
+    ROOT_BYTES,
+    Activations,
+    Seen,
+    block,
+    flops_share,
+    head,
+    rehearse,
+    run,
+)
+from scheduler.memory.simulate.tensors import Paper
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,7 +44,7 @@ CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
 def costs_from_shape(
     shape: Shape | Mapping[str, object] | str | PathLike[str],
     batch: int,
-    sequence: int,
+    sequence: int | None = None,
     *,
     recipe: Recipe | None = None,
     gpu: str | Gpu = "h100",
@@ -119,47 +131,68 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
-    if shape.positions and at.sequence > shape.positions:
-        raise InvalidRecipe(
-            Argument("sequence"),
-            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
-            f"got {at.sequence}",
-        )
-    seen = rehearse(block, at, machine)
-    kept = block_kept(at, seen)
-    ways = block_options(at, machine, kept, seen) if options else []
+    kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
+    first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
-    ending = ending.with_more_in_forward(_first_input(at, kept))
+    # Without a norm after the blocks the code that refers to it has ended.
+    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
     held = _held(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, kept, seen.peaks, ways, end), end),
+        (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
-def _blocks(
-    at: Setting, kept: Activations, peaks: Peaks, ways: list[SeenOption], end: LayerCost
-) -> Iterator[LayerCost]:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of block: its setting, what it keeps, how it ran on paper, its options."""
+
+    at: Setting
+    kept: Activations
+    peaks: Peaks
+    ways: list[SeenOption]
+
+    @classmethod
+    def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+        """Run it on paper."""
+        seen = rehearse(block, at, machine)
+        kept = block_kept(at, seen)
+        ways = block_options(at, machine, kept, seen) if options else []
+        return cls(at, kept, seen.peaks, ways)
+
+    def cost(self, more: int) -> LayerCost:
+        """Its costs, with `more` bytes in every forward."""
+        peaks = self.peaks.with_more_in_forward(more)
+        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
+        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+
+
+def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
     """The blocks, each with what else is there while it runs forward.
 
     What the model's own code refers to is there the first time alone, and matters only where that
     could set the peak: the backward comes with gradients that the layers above it have left.
     """
-    gradients, early = _block_gradients(at), peaks.more_before(peaks)
-    alike: dict[int, LayerCost] = {}
-    for i in range(at.shape.layers):
-        above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
-        local = _local(at) + (_first_input(at, kept) if i else 0)
-        more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
-        if more not in alike:
-            one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
-            alike[more] = replace(one, options=tuple(way.cost(peaks, more) for way in ways))
-        yield replace(alike[more], name=f"{at.shape.stack}.{i}")
+    blocks, above = at.shape.blocks, end.gradient_bytes
+    first = _first_input(at, kinds[blocks[0]].kept)
+    alike: dict[tuple[Shape, int], LayerCost] = {}
+    found = []
+    for i, shape in reversed(list(enumerate(blocks))):
+        kind = kinds[shape]
+        local = _local(at) + (first if i else 0)
+        spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
+        early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
+        key = shape, early + (0 if spare else local)
+        if key not in alike:
+            alike[key] = kind.cost(key[1])
+        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
+        above += alike[key].gradient_bytes
+    return found[::-1]
 
 
 def _layer(
@@ -182,7 +215,7 @@ def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
     if loss != "chunked":
         seen = rehearse(partial(head, loss=loss), at, machine, scalar=True)
         # The caller's outputs refer to the logits until the backward is over.
-        logits = at.tokens * at.shape.vocabulary * at.compute * (loss == "hf-outputs-kept")
+        logits = at.logits * at.compute * (loss == "hf-outputs-kept")
         return replace(
             seen,
             tensors=(*seen.tensors, ("logits", logits)),
@@ -214,6 +247,8 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     input itself where nothing is done to it before. Its gradient is none that an optimizer takes.
     """
     shape, e = at.shape, at.stream
+    if not shape.causal:
+        return _embedded(at, machine, held)
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
@@ -262,25 +297,50 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     )
 
 
+def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
+    """The embedding, seen on paper."""
+    seen = run(Paper(machine, flops_share=flops_share(at, machine)), embed, at)
+    peaks = replace(
+        seen.peaks,
+        input_bytes=held,
+        input_saved=True,
+        gradient_bytes=seen.gradient_bytes if at.trained else 0,
+        drop_peak=None,
+        recompute_time=seen.peaks.forward_time,
+    )
+    return peaks.cost("embedding", recomputable=False)
+
+
 def _held(at: Setting, loss_bytes: int) -> int:
     """What is there from the beginning to the end of a step."""
-    inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
+    if at.shape.pixels:
+        inputs = at.batch * (at.shape.pixels * at.shape.channels * at.stream + 8)
+    else:
+        inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
     return inputs + _handed(at) + loss_bytes
 
 
 def _handed(at: Setting) -> int:
     """What every block is handed beside its input: position ids, rotary tables, masks."""
     shape, s = at.shape, at.sequence
-    handed = 8 * s
-    if not shape.positions:
-        handed += 2 * s * shape.turned_width * at.stream
+    handed = (8 * s if shape.causal else 0) + table_bytes(at)
+    return handed + sum(_mask(at.of(kind)) for kind in _one_of_each_window(shape))
+
+
+def _one_of_each_window(shape: Shape) -> Iterable[Shape]:
+    return {kind.window: kind for kind in shape.kinds}.values()
+
+
+def _mask(at: Setting) -> int:
+    """The mask that blocks of a kind are handed; one of a window alone is of no sequence."""
+    size = at.sequence**2
+    if not (at.shape.causal or at.masked):
+        return 0
     if at.eager:
-        # Gemma 2 has a second one, of its window.
-        handed += at.batch * s * s * at.stream * (2 if shape.family == "gemma2" else 1)
-    elif at.masked:
-        # One of a window alone is the same for all sequences.
-        handed += s * s * (at.batch if at.padding_mask else 1)
-    return handed
+        return at.batch * size * at.stream
+    # Llama 4's chunks begin where each sequence does.
+    own = at.padding_mask or at.shape.family == "llama4_text"
+    return size * (at.batch if own else 1) if at.masked else 0
 
 
 def _local(at: Setting) -> int:
@@ -288,7 +348,7 @@ def _local(at: Setting) -> int:
 
     Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
     """
-    if not at.shape.positions:
+    if at.shape.family != "gpt2":
         return _unused(at)
     rows = at.tokens * (at.lora is None) + at.sequence
     return rows * at.shape.width * at.stream + _unused(at)
@@ -299,7 +359,7 @@ def _first_input(at: Setting, kept: Activations) -> int:
 
     Where positions are added it does not; nor does it matter where the block or a leaf holds it.
     """
-    is_held = at.shape.positions or at.lora is not None or kept.input_saved
+    is_held = at.shape.family == "gpt2" or at.lora is not None or kept.input_saved
     return 0 if is_held else kept.input_bytes
 
 
@@ -313,7 +373,9 @@ def _unused(at: Setting) -> int:
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        return at.shape.block_parameters * at.stream
+        # DeepSeek-V3 keeps its routers in fp32.
+        more = (4 - at.stream) * at.shape.width * at.shape.experts * bool(at.shape.expert_groups)
+        return at.shape.block_parameters * at.stream + more
     if at.lora is None:
         return 0
     sizes = (sum(size) for name, size in linears(at.shape).items() if name in at.targets)
@@ -325,4 +387,5 @@ def _head_gradients(at: Setting) -> int:
     if at.lora is not None and HEAD in at.targets:
         return at.lora.rank * at.lora.size * (shape.width + shape.vocabulary)
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream if at.trained else 0
+    own = shape.head_parameters - shape.idle_parameters
+    return (own + table) * at.stream if at.trained else 0

@@ -15,7 +15,7 @@ from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.gpus import GPUS, Gpu, load_gpu
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import profile
 from solvers.schedule import Item, Items, keep_all
 

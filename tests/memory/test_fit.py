@@ -27,7 +27,7 @@ from scheduler.memory.fitting.sqrt import (
 )
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import GPUS, load_gpu
-from scheduler.memory.shape.shape import shape_names
+from scheduler.memory.shape.load import shape_names
 from scheduler.memory.state.optimizers import OPTIMIZERS
 from scheduler.memory.state.sizes import PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving

@@ -13,7 +13,7 @@ from transformers.training_args import OptimizerNames
 
 from scheduler.memory import fit, load_shape, training_state
 from scheduler.memory.fitting.trained import elements, trained_tensors
-from scheduler.memory.shape.shape import shape_names
+from scheduler.memory.shape.load import shape_names
 from scheduler.memory.state.optimizers import OPTIMIZERS, known_name, optimizer_of
 from scheduler.memory.state.sizes import PRECISIONS
 from scheduler.pytorch.fitting.held import held_state, named_moments

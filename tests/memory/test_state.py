@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scheduler.common.errors import SchedulerError
 from scheduler.memory.errors import InvalidRecipe
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State, training_state
 
 P = 10**9

@@ -83,8 +83,9 @@ def _recipe(fit: FitFacts) -> str:
 def _adapters(shape: Shape, lora: Lora) -> str:
     # "all" is not all where there are experts, so the layers are named.
     chosen = lora_targets(shape, lora)
-    targets = ", ".join(name for name in (*linears(shape), HEAD) if name in chosen)
-    experts = " (none on experts)" if shape.experts else ""
+    names = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    targets = ", ".join(name for name in (*names, HEAD) if name in chosen)
+    experts = " (none on experts)" if shape.routed_parameters else ""
     dropout = f" dropout {lora.dropout}" if lora.dropout else ""
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
 
@@ -187,13 +188,17 @@ def _limits(fit: FitFacts) -> list[str]:
             _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
             f"at sequence {fit.sequence}",
         ),
-        (
-            "sequence",
-            _bounded(limits.sequence, limits.most_sequence),
-            _bounded(limits.sequence_checkpointed, limits.most_sequence),
-            f"at batch {fit.batch}{_positions(fit, limits.sequence_checkpointed)}",
-        ),
     ]
+    if not fit.shape.fixed_sequence:
+        kept, checkpointed = limits.sequence, limits.sequence_checkpointed
+        rows.append(
+            (
+                "sequence",
+                _bounded(kept, limits.most_sequence),
+                _bounded(checkpointed, limits.most_sequence),
+                f"at batch {fit.batch}{_positions(fit, checkpointed)}",
+            )
+        )
     return ["", *_to_the_right(rows)]
 
 

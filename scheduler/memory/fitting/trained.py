@@ -18,26 +18,31 @@ def matrices(shape: Shape) -> Counter[Dims]:
     As transformers has them: of all experts together, gate and up in one.
     """
     found: Counter[Dims] = Counter()
-    for inputs, outputs in linears(shape).values():
-        found[outputs, inputs] += shape.layers
-    d, inner, shared = shape.width, 2 if shape.gated else 1, shape.shared_expert_width
-    if shape.experts:
-        many, f = shape.experts, shape.mlp_width
-        for dims in ((many, d), (many, inner * f, d), (many, d, f)):
-            found[dims] += shape.layers
-    if shared:
-        found[shared, d] += inner * shape.layers
-        found[d, shared] += shape.layers
+    for kind, number in shape.kinds.items():
+        for inputs, outputs in linears(kind).values():
+            found[outputs, inputs] += number
+        d, inner, shared = kind.width, 2 if kind.gated else 1, kind.shared_expert_width
+        if kind.experts:
+            many, f = kind.experts, kind.mlp_width
+            for dims in ((many, d), (many, inner * f, d), (many, d, f)):
+                found[dims] += number
+        if shared:
+            found[shared, d] += inner * number
+            found[d, shared] += number
     return found
 
 
 def trained_tensors(shape: Shape, optimizer: Optimizer) -> tuple[Counter[Dims], int]:
     """All tensors of a model but those that the optimizer leaves to AdamW, and what those have.
 
-    Of vectors each is as long as the model is wide, though some biases are longer.
+    Of vectors each is as long as the model is wide, though some are not.
     """
     found, d = matrices(shape), shape.width
-    tables = [("embedding", shape.vocabulary), ("embedding", shape.positions)]
+    tables = [("embedding", rows) for rows in (shape.positions, shape.types)]
+    if shape.pixels:
+        found[d, shape.channels, shape.patch, shape.patch] += 1
+    else:
+        tables.append(("embedding", shape.vocabulary))
     if not shape.tied:
         tables.append(("head", shape.vocabulary))
     left = 0
@@ -58,15 +63,20 @@ def elements(tensors: Mapping[Dims, int]) -> int:
     return sum(count * prod(dims) for dims, count in tensors.items())
 
 
-def adapter_tensors(shape: Shape, lora: Lora | None) -> tuple[Counter[Dims], Counter[Dims]]:
-    """A and B of each adapter: of those in blocks, and of the head's; none without LoRA."""
-    inside: Counter[Dims] = Counter()
-    of_head: Counter[Dims] = Counter()
-    if lora is not None:
-        sizes = linears(shape) | {HEAD: (shape.width, shape.vocabulary)}
-        for name in lora_targets(shape, lora):
+def adapter_tensors(
+    shape: Shape, lora: Lora | None
+) -> tuple[dict[Shape, Counter[Dims]], Counter[Dims]]:
+    """A and B of each adapter: of those in a block of each kind, and of the head's."""
+    targets = frozenset() if lora is None else lora_targets(shape, lora)
+    rank = 0 if lora is None else lora.rank
+
+    def of(sizes: Mapping[str, tuple[int, int]]) -> Counter[Dims]:
+        found: Counter[Dims] = Counter()
+        for name in targets & sizes.keys():
             inputs, outputs = sizes[name]
-            found, count = (of_head, 1) if name == HEAD else (inside, shape.layers)
-            found[lora.rank, inputs] += count
-            found[outputs, lora.rank] += count
-    return inside, of_head
+            found[rank, inputs] += 1
+            found[outputs, rank] += 1
+        return found
+
+    inside = {kind: of(linears(kind)) for kind in shape.kinds}
+    return inside, of({HEAD: (shape.width, shape.vocabulary)})

@@ -103,12 +103,13 @@ class Training:
             layers = tuple(with_gradient(la, *part) for la, part in zip(layers, parts, strict=True))
         working = [0] * len(layers)
         if stage == 3 and n > 1:
-            sizes = self._weights_of_layers(len(layers))
+            sizes = self._weights_of_layers()
             # Forward fetches the next layer, backward the one before: the larger serves both.
             around = zip([0, *sizes[:-1]], sizes, [*sizes[1:], 0], strict=True)
             working = [own + max(before, after) for before, own, after in around]
         if self.recipe.base in BLOCKS:
-            largest = 2 * max(a * b for a, b in linears(self.shape).values())
+            every = [size for kind in self.shape.kinds for size in linears(kind).values()]
+            largest = 2 * max(a * b for a, b in every)
             inner = range(1, len(layers) - 1)
             working = [size + largest * (i in inner) for i, size in enumerate(working)]
         if any(working):
@@ -162,14 +163,17 @@ class Training:
         )
 
     def _adapter_tensors(self) -> Counter[Dims]:
-        inside, of_head = adapter_tensors(self.shape, self.recipe.lora)
-        return inside + of_head
+        inside, found = adapter_tensors(self.shape, self.recipe.lora)
+        for kind, number in self.shape.kinds.items():
+            for dims, count in inside[kind].items():
+                found[dims] += number * count
+        return found
 
     def _adapter_parameters(self) -> int:
         """Rank · (inputs + outputs) for each linear layer that has an adapter."""
         return elements(self._adapter_tensors())
 
-    def _weights_of_layers(self, count: int) -> list[int]:
+    def _weights_of_layers(self) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
         shape, base = self.shape, self.recipe.base
         stored = PRECISIONS[self.recipe.precision].weight if base is None else BASES[base]
@@ -178,9 +182,10 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        inside, of_head = (
-            self._trained_size * elements(tensors)
-            for tensors in adapter_tensors(shape, self.recipe.lora)
-        )
-        block = ceil(stored * shape.block_parameters) + inside // shape.layers
-        return [ends[0], *[block] * (count - 2), ends[1] + of_head]
+        inside, of_head = adapter_tensors(shape, self.recipe.lora)
+        of_kind = {
+            kind: ceil(stored * kind.block_parameters) + self._trained_size * elements(inside[kind])
+            for kind in shape.kinds
+        }
+        last = ends[1] + self._trained_size * elements(of_head)
+        return [ends[0], *(of_kind[kind] for kind in shape.blocks), last]

@@ -6,21 +6,27 @@ from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
     join,
+    l2_norm,
+    multiply,
     part,
     rms_norm,
-    rotary,
     scale,
     split,
+    subtract,
     unary,
     view,
 )
+from scheduler.memory.simulate.latent import latent_projected
 from scheduler.memory.simulate.modules import project
+from scheduler.memory.simulate.rotary import JOINED_BY_ROTARY, complex_turned, turned
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
 _WIDEST_FUSED_HEAD = 256
-_JOINED_BY_ROTARY = ("gpt_neox", "phi3")
-"""Families whose rotary slices a head and joins the parts again, head by head in memory."""
+_NORMED_LATE = ("gemma3_text",)
+"""Families that norm queries and keys when keys and values are projected."""
+_SOFTMAX_AS_IT_IS = ("gpt2", "bert", "llama4_text", "roberta")
+"""Families whose eager attention runs softmax in the scores' own dtype."""
 _FUSED = "aten._scaled_dot_product_flash_attention"
 _FUSED_WITH_MASKS = "aten._scaled_dot_product_efficient_attention"
 """What CUDA runs where there is a mask, a head is too wide or numbers have four bytes."""
@@ -32,13 +38,48 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     Eager attention also returns the probabilities, and the block refers to them to its end.
     """
     shape = at.shape
-    q, k, v = _projected(paper, at, x)
-    if not shape.positions:
-        q, k = _turned(paper, at, q, k)
-    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
-    attended, probabilities = run(paper, at, q, k, v)
+    _held: tuple[Value, ...] = ()
+    if shape.kv_rank:
+        q, k, v, _held = latent_projected(paper, at, x)
+    else:
+        q, k, v = _projected(paper, at, x)
+    if shape.rotary and not shape.kv_rank:
+        turn = complex_turned if shape.family == "llama4_text" else turned
+        q, k = turn(paper, at, q, k)
+    if shape.qk_l2_norm:
+        q = _unit(paper, at, q)
+        k = _unit(paper, at, k)
+    if shape.scaled_queries:
+        q = cast(paper, multiply(paper, q, _temperatures(paper, at)), q.size)
+    attended, probabilities = _mixed(paper, at, q, k, v)
     attended = project(paper, at, attended, "o")
-    return dropout(paper, at, attended, shape.dropout), probabilities
+    if shape.family == "gpt2":
+        attended = dropout(paper, at, attended, shape.dropout)
+    return attended, probabilities
+
+
+def _unit(paper: Paper, at: Setting, x: Value) -> Value:
+    return l2_norm(paper, cast(paper, x, 4), x.elements // at.shape.head_width, x.size)
+
+
+def _temperatures(paper: Paper, at: Setting) -> Value:
+    scales = paper.compute((), at.sequence, 8, op="aten.arange.default")
+    scales = paper.compute((scales,), at.sequence, 8, op="aten.add.Tensor")
+    ops = "_to_copy.default add.Tensor div.Tensor floor.default log1p.default mul.Tensor add.Tensor"
+    for op in ops.split():
+        scales = paper.compute((scales,), at.sequence, 4, op=f"aten.{op}")
+    return scales.view(at.tokens)
+
+
+def mix(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
+    """Run attention without rotary up to its output projection; nothing inside it is held."""
+    q, k, v = _projected(paper, at, x)
+    return _mixed(paper, at, q, k, v)
+
+
+def _mixed(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value | None]:
+    run = _eager if at.eager else _fused if _is_fused(at) else _by_steps
+    return run(paper, at, q, k, v)
 
 
 def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value]:
@@ -49,10 +90,14 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
     shape = at.shape
     ordered = shape.heads > 1
     if "qkv" not in linears(shape):
-        # Queries are normed before keys are projected: so in reverse go their gradients.
-        q, k = (_headed(paper, at, project(paper, at, x, name)) for name in ("q", "k"))
+        # Where queries are normed before keys are projected, so in reverse go their gradients.
+        late = shape.family in _NORMED_LATE
+        q, k = (_headed(paper, at, project(paper, at, x, name), late) for name in ("q", "k"))
         v = project(paper, at, x, "v")
-        return q, k, view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        v = view(paper, v, copied=not _is_fused(at) and shape.kv_heads > 1)
+        if late:
+            q, k = (rms_norm(paper, at, part, shape.head_width) for part in (q, k))
+        return q, k, v
     qkv = project(paper, at, x, "qkv")
     if shape.family == "gpt_neox":
         q, k, v = split(paper, view(paper, qkv, copied=ordered), 3)
@@ -66,30 +111,10 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
     return q, k, v
 
 
-def _headed(paper: Paper, at: Setting, x: Value) -> Value:
-    """Put queries or keys in heads, and norm them where the shape does."""
-    x = view(paper, x, copied=True)
-    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm else x
-
-
-def _turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]:
-    """Turn queries and keys. Two families slice off what turns, and join it with the rest."""
-    width, turning = at.shape.head_width, at.shape.turned_width
-    table = paper.leaf(at.sequence * turning, at.stream, trained=False)
-    if at.shape.family not in _JOINED_BY_ROTARY:
-        turned = rotary(paper, q, table)
-        return turned, rotary(paper, k, table)
-    q_turns, q_stays, k_turns, k_stays = (
-        part(paper, x, x.elements * share // width)
-        for x in (q, k)
-        for share in (turning, width - turning)
-    )
-    if at.shape.family == "phi3":
-        turned = join(paper, rotary(paper, q_turns, table), q_stays)
-        return turned, join(paper, rotary(paper, k_turns, table), k_stays)
-    q, k = rotary(paper, q_turns, table), rotary(paper, k_turns, table)
-    turned = join(paper, q, q_stays)
-    return turned, join(paper, k, k_stays)
+def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
+    """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
+    x = view(paper, x, copied=at.shape.rotary or (not _is_fused(at) and at.shape.heads > 1))
+    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
 def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
@@ -102,17 +127,19 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
     """
     shape = at.shape
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
-    flops = 4 * at.probabilities * shape.head_width // (1 if at.masked else 2)
+    widths = shape.head_width + shape.value_width
+    flops = 2 * at.probabilities * widths // (2 if shape.causal and not at.masked else 1)
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
     masks = [_in_numbers(paper, at)] if at.masked else []
-    flash = not masks and at.compute == 2 and shape.head_width <= _WIDEST_FUSED_HEAD
+    flash = not masks and at.compute == 2 and widths <= 2 * _WIDEST_FUSED_HEAD
+    flash = flash and shape.value_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
     made, sums = paper.run(
         f"{kernel}.default",
         (q, k, v, *masks),
-        [(q.elements, at.compute), (at.tokens * shape.heads, 4)],
+        [(at.tokens * shape.attended_width, at.compute), (at.tokens * shape.heads, 4)],
         flops,
     )
     after = paper.save(made, sums)
@@ -124,7 +151,7 @@ def _fused(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Val
         return [paper.compute((), n, at.compute) for n in sizes]
 
     paper.record(made, (q, k, v), back, before, after)
-    if shape.family in _JOINED_BY_ROTARY and shape.heads > 1:
+    if shape.family in JOINED_BY_ROTARY and shape.heads > 1:
         return view(paper, made, made=True), None
     return made, None
 
@@ -136,8 +163,9 @@ def expands(at: Setting) -> bool:
 
 
 def _is_fused(at: Setting) -> bool:
-    """Whether one kernel runs the attention. The CPU has none with dropout."""
-    return not at.eager and (at.cuda or not at.shape.attention_dropout)
+    """Whether one kernel runs the attention. The CPU has none with dropout, nor for two widths."""
+    on_cpu = not at.shape.attention_dropout and at.shape.value_width == at.shape.head_width
+    return not at.eager and (at.cuda or on_cpu)
 
 
 def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, None]:
@@ -148,7 +176,7 @@ def _by_steps(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[
 def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     """Run it in fp32. torch's function holds all that it has given a name to its end."""
     shape, apart = at.shape, at.batch > 1 and at.shape.heads > 1
-    q_copied = apart and shape.family not in _JOINED_BY_ROTARY
+    q_copied = apart and shape.family not in JOINED_BY_ROTARY
     k_copied, v_copied = q_copied, apart
     if expands(at):
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
@@ -157,17 +185,18 @@ def _in_fp32(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> Value:
     in_fp32 = [cast(paper, part, 4) for part in (q, k, v)]
     queries, keys, values = in_fp32
     queries = unary(paper, queries, "aten.mul.Scalar")
-    if mask is None:
+    if mask is None and shape.causal:
         mask = _causal(paper, at)
     if shape.kv_heads < shape.heads and not expands(at):
         keys, values = (_expanded(paper, at, part, copied=True) for part in (keys, values))
         k_copied = v_copied = False
     scores = _scaled_scores(paper, at, queries, keys, (q_copied, k_copied))
-    scores = _added(paper, scores, mask)
+    if mask is not None:
+        scores = _added(paper, scores, mask)
     scores = unary(paper, scores, "aten._safe_softmax.default", saves="output")
     scores = dropout(paper, at, scores, shape.attention_dropout)
     _returned = cast(paper, scores, at.compute)
-    heads = at.tokens * shape.query_width
+    heads = at.tokens * shape.attended_width
     made = _product(paper, at, scores, _factor(paper, values, v_copied), heads)
     return cast(paper, view(paper, made, copied=apart), at.compute)
 
@@ -212,20 +241,25 @@ def _expanded(paper: Paper, at: Setting, x: Value, *, copied: bool = False) -> V
 def _eager(paper: Paper, at: Setting, q: Value, k: Value, v: Value) -> tuple[Value, Value]:
     """Run softmax(q kᵀ · scale + mask) v, operation by operation.
 
-    Softmax is in fp32 and its output cast, 4·A and e·A; GPT-2 has it in its own dtype, e·A.
+    Softmax is in fp32 and its output cast, 4·A and e·A; some have it in their own dtype, e·A.
 
     A product sees batch and heads as one dimension. A factor in which the two do not lie so is
     copied; those that rotary has joined or that are expanded to all heads lie so already.
     """
     shape = at.shape
-    heads, apart = at.tokens * shape.query_width, at.batch > 1 and shape.heads > 1
-    q_copied = k_copied = apart and shape.family not in _JOINED_BY_ROTARY
+    heads, apart = at.tokens * shape.attended_width, at.batch > 1 and shape.heads > 1
+    q_copied = k_copied = apart and shape.family not in JOINED_BY_ROTARY
     v_copied = apart
     if shape.kv_heads < shape.heads:
         k, v = _expanded(paper, at, k), _expanded(paper, at, v)
         k_copied = v_copied = apart and shape.kv_heads == 1
     scores = _scores(paper, at, q, k, (q_copied, k_copied))
-    size = at.compute if shape.family == "gpt2" else 4
+    if shape.sinks:
+        chances, _combined = _with_sinks(paper, at, scores)
+        scores = dropout(paper, at, chances, shape.attention_dropout)
+        made = _product(paper, at, scores, _factor(paper, v, v_copied), heads)
+        return view(paper, made, made=shape.heads > 1, copied=apart), scores
+    size = at.compute if shape.family in _SOFTMAX_AS_IT_IS else 4
     scores = unary(paper, cast(paper, scores, size), "aten._softmax.default", saves="output")
     scores = cast(paper, scores, at.compute)
     scores = dropout(paper, at, scores, shape.attention_dropout)
@@ -243,8 +277,29 @@ def _scores(paper: Paper, at: Setting, q: Value, k: Value, copied: tuple[bool, b
         scores = unary(paper, scores, "aten.div.Tensor")
         scores = unary(paper, scores, "aten.tanh.default", saves="output")
         scores = scale(paper, scores)
+    if not (at.shape.causal or at.masked):
+        return scores
     mask = paper.leaf(at.batch * at.sequence**2, at.compute, trained=False)
     return _added(paper, scores, mask)
+
+
+def _with_sinks(paper: Paper, at: Setting, scores: Value) -> tuple[Value, Value]:
+    """Run softmax beside a sink's score, which then goes; and what softmax ran on."""
+    size, rows = at.compute, scores.elements // at.sequence
+    sink = paper.leaf(at.shape.heads, size, trained=at.trained)
+    spread = sink.view(rows)
+    paper.record_simple(spread, sink)
+    every = join(paper, scores, spread)
+    highest, places = paper.run("aten.max.dim", (every,), [(rows, size), (rows, 8)])
+    n = every.elements
+    paper.record(
+        highest, (every,), lambda g, saved: [paper.compute(g, n, size)], paper.save(places)
+    )
+    del places
+    every = subtract(paper, every, highest)
+    del highest
+    chances = unary(paper, every, "aten._softmax.default", saves="output")
+    return part(paper, chances, scores.elements), every
 
 
 def _added(paper: Paper, scores: Value, mask: Value) -> Value:
@@ -260,7 +315,8 @@ def _factor(paper: Paper, x: Value, copied: bool) -> Value:
 
 def _product(paper: Paper, at: Setting, x: Value, y: Value, elements: int) -> Value:
     """Run a product of every head: 2·A·a FLOPs."""
-    flops = 2 * at.probabilities * at.shape.head_width
+    inner = at.shape.head_width if elements == at.probabilities else at.shape.value_width
+    flops = 2 * at.probabilities * inner
     sizes = x.elements, y.elements
     kept = paper.save(x, y)
     made = paper.compute((x, y), elements, x.size, flops, op="aten.bmm.default")

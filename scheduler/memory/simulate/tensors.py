@@ -17,6 +17,7 @@ from scheduler.memory.gpus import Gpu
 
 Gradients = Sequence["Value | None"]
 _SOURCE = -1  # the order of a graph's input; a parameter's is 0
+_SHARED = -2  # of a parameter that has a gradient already
 
 
 @dataclass(slots=True)
@@ -133,11 +134,16 @@ class Paper:
         inside = (each for key, each in self.ledger.made.items() if key != one)
         return *self.outside.made.values(), *inside
 
-    def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
-        """A parameter: not counted; `trained` gives it a place for its gradient."""
+    def leaf(
+        self, elements: int, size: int, *, trained: bool = True, shared: bool = False
+    ) -> Value:
+        """A parameter: not counted; `trained` gives it a place for its gradient.
+
+        Of a `shared` one a later layer has made a gradient, which is counted there.
+        """
         if not trained:
             return Value(elements, size)
-        self.leaves.append(Node(0))
+        self.leaves.append(Node(_SHARED if shared else 0))
         return Value(elements, size, None, self.leaves[-1])
 
     def source(self, elements: int, size: int) -> Value:
@@ -244,6 +250,10 @@ class Paper:
         return parent
 
     def _collect(self, node: Node, value: Value) -> None:
+        if node.order == _SHARED:
+            # The engine adds up what the two uses give before the parameter gets it.
+            self.compute((value, value), value.elements, value.size)
+            return
         if not node.collected:
             node.collected.append(value)
             return
