@@ -45,6 +45,8 @@ def trained_tensors(shape: Shape, optimizer: Optimizer) -> tuple[Counter[Dims], 
         tables.append(("embedding", shape.vocabulary))
     if not shape.tied:
         tables.append(("head", shape.vocabulary))
+    if shape.head == "masked":
+        found[d, d] += 1
     left = 0
     for kind, rows in tables:
         if kind in optimizer.plain:
