@@ -16,7 +16,7 @@ from scheduler.memory.errors import Argument, InvalidRecipe, check_choice, check
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import LOSSES, Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.attention import expands
+from scheduler.memory.simulate.attending.scores import expands
 from scheduler.memory.simulate.setting import Setting, setting
 from scheduler.memory.simulate.step import Activations, Forward, block, head, run
 from scheduler.memory.simulate.tensors import Paper

@@ -18,10 +18,11 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.attending.rotary import table_bytes
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
-from scheduler.memory.simulate.rotary import table_bytes
 from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
+from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (
     ROOT_BYTES,
     Activations,
@@ -57,7 +58,9 @@ def costs_from_shape(
     Layers: "embedding", the blocks by the names that they have in transformers' model
     ("model.layers.0", "transformer.h.0"), "head" with the last norm and the loss, as
     `scheduler.pytorch.profile` names them. Blocks can be recomputed, the two ends cannot. A plan
-    for these costs can be applied to that model as it is.
+    for these costs can be applied to that model as it is. Of two stacks (T5) the first block of
+    each makes what the others are handed, and is part of what comes before them: of "embedding",
+    and of "before decoder.block.1".
 
     Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
     `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
@@ -82,7 +85,9 @@ def costs_from_shape(
     and for wide heads. A block that runs others, or what a plan keeps another number of times, is
     refused in its first step: profile the model there for a plan to apply.
 
-    Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
+    Approximated: attention with a bias that is learned (T5) on CUDA, where its kernel is named and
+    was not measured; that bias is held to the end of the step, also where every block is kept;
+    working memory of experts that are not "grouped" (it is taken to be theirs), and
     under autocast (when cached casts of weights go is not followed); the mask of a window, which
     kernels that know windows do without (a sequence as long as the model's window has one here, as
     in SDPA); the chunked loss (one chunk's working memory on top of what is kept; chunks are
@@ -94,7 +99,8 @@ def costs_from_shape(
     shape
         A `Shape`, or what `load_shape` takes.
     batch, sequence
-        B and S: sequences in a (micro-)batch, tokens in each.
+        B and S: sequences in a (micro-)batch, tokens in each; of images the second is left out, as
+        their patches make the tokens. Labels of T5 are as long as its inputs.
     recipe, fields
         A `Recipe`, or its fields: precision, train, lora, attention, loss, padding_mask, device and
         experts change the costs. Of precision only what is computed in does, so that "bf16" and
@@ -116,7 +122,8 @@ def costs_from_shape(
     -------
     CostGraph
         A chain. `input_bytes` holds what is there throughout, as `profile` counts it: token ids and
-        labels, 8·T each, the loss, position ids 8·S, the rotary tables, masks.
+        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, position
+        ids 8·S, the rotary tables, masks.
 
     Raises
     ------
@@ -131,6 +138,8 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
+    if shape.buckets:
+        return stacked(at, machine, options=options)
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept

@@ -12,6 +12,7 @@ _KINDS = {
     "vit": "AutoModelForImageClassification",
     "bert": "AutoModelForMaskedLM",
     "roberta": "AutoModelForMaskedLM",
+    "t5": "AutoModelForSeq2SeqLM",
 }
 
 

@@ -276,6 +276,16 @@ RELEASED |= {
         "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
         "type_vocab_size": 1, "vocab_size": 50265}""",
     ),
+    "google-t5/t5-small": (
+        60_506_624,
+        """{"architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64,
+        "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1,
+        "initializer_factor": 1.0, "is_encoder_decoder": true, "layer_norm_epsilon": 1e-06,
+        "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6,
+        "output_past": true, "pad_token_id": 0, "relative_attention_num_buckets": 32,
+        "task_specific_params": {"summarization": {"early_stopping": true}}, "use_cache": true,
+        "vocab_size": 32128}""",
+    ),
     # Of its thousand classes, numbers in place of names.
     "google/vit-base-patch16-224": (
         86_567_656,
@@ -332,6 +342,7 @@ BASE: dict[str, dict[str, Any]] = {
         "bert": RELEASED["google-bert/bert-base-uncased"][1],
         "roberta": RELEASED["FacebookAI/roberta-base"][1],
         "vit": RELEASED["google/vit-base-patch16-224"][1],
+        "t5": RELEASED["google-t5/t5-small"][1],
     }.items()
 }
 
@@ -441,6 +452,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bert", {"position_embedding_type": "relative_key"}, "only absolute positions are known"),
     ("roberta", {"hidden_act": "relu"}, "hidden_act of the config is 'relu': this family's head"),
     ("roberta", {"pad_token_id": 513}, "pad_token_id of the config is 513: positions begin after"),
+    ("t5", {"num_layers": 1}, "num_layers of the config is 1: only stacks of at least 2 blocks"),
+    ("t5", {"is_decoder": True}, "only encoders with their decoders are known; say false"),
+    ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj of the config must be one of"),
     ("vit", {"patch_size": [16, 8]}, "patch_size of the config is [16, 8]: only square patches"),
     ("vit", {"patch_size": 448}, "patch_size of the config is 448: an image has 224 × 224 pixels"),
     ("vit", {"image_size": [224]}, "image_size of the config is [224]: it must be a number, or"),

@@ -431,7 +431,11 @@ def test_families(family: str, precision: str, attention: str) -> None:
     for train in ("full", "frozen"):
         for sizes in ((2, 16), (1, 9)):
             model.requires_grad_(train == "full")
-            how = {"precision": precision, "attention": attention, "train": train}
+            how: dict[str, Any] = {
+                "precision": precision,
+                "attention": attention,
+                "train": train,
+            }
             tokens = shape.fixed_sequence or sizes[1]
             for kind in shape.kinds:
                 kept = block_activations(kind, sizes[0], tokens, device="cpu", **how)

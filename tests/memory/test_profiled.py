@@ -29,7 +29,22 @@ transformers: Any = import_module("transformers")
 SEQUENCE = 32
 SIZES = test_measured.SMALL | {"intermediate_size": 176, "num_hidden_layers": 4, "vocab_size": 320}
 GPT2 = GPT2_SIZES | {"n_layer": 4}
-FAMILIES = test_measured.FAMILIES | {"mixtral": {"num_local_experts": 8}}
+T5 = {
+    "d_model": 64,
+    "d_kv": 32,
+    "d_ff": 176,
+    "num_heads": 2,
+    "num_layers": 4,
+    "num_decoder_layers": 3,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+    "use_cache": False,
+}
+OTHERS = dict.fromkeys(test_measured.SMALL.keys() - {"vocab_size"})
+FAMILIES: dict[str, dict[str, Any]] = test_measured.FAMILIES | {
+    "mixtral": {"num_local_experts": 8},
+    "t5": OTHERS | T5,
+}
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 FEW = {
     "gemma3_text": [("bf16", "sdpa", 2, "full")],
@@ -130,7 +145,7 @@ def assert_same(ours: CostGraph, theirs: CostGraph, apart: int = SCALAR) -> None
 EACH = [("bf16", "sdpa", 2, "full"), ("fp32", "eager", 1, "full"), ("bf16", "eager", 2, "frozen")]
 ALL = [
     (family, precision, attention, batch, train)
-    for family in FAMILIES
+    for family in sorted(FAMILIES.keys() - {"t5"})
     for precision, attention, batch, train in FEW.get(family, EACH)
     if family not in test_measured.EAGER or attention == "eager"
     if family not in MIXTURES or precision == "bf16"
@@ -240,6 +255,33 @@ def test_sizes_that_tell(name: str) -> None:
     else:
         ours, theirs = both(family, **how)
     assert_same(ours, theirs)
+
+
+STACKS: dict[str, dict[str, Any]] = {
+    "plain": {"padding": True},
+    "few-tokens-dropout": {"dropout_rate": 0.1, "batch": 1, "sequence": 16, "precision": "fp32"},
+    "gated-eager": {
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "attention": "eager",
+        "dropout_rate": 0.1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_two_stacks(name: str) -> None:
+    ours, theirs = both("t5", **STACKS[name])
+    mine, first = ours.layers[0], theirs.layers[0]
+    # What is used up in the last backward stays in the profile's gradients, and is off its peak.
+    peaks = [
+        layer.gradient_bytes + layer.backward_transient_bytes - layer.backward_overlap_bytes
+        for layer in (mine, first)
+    ]
+    assert abs(peaks[0] - peaks[1]) <= SCALAR
+    same = ("gradient_bytes", "backward_transient_bytes", "backward_overlap_bytes")
+    first = replace(first, **{field: getattr(mine, field) for field in same})
+    assert_same(ours, replace(theirs, layers=(first, *theirs.layers[1:])))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

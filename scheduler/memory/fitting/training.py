@@ -10,7 +10,7 @@ from typing import TypeAlias
 from scheduler.common.errors import InvalidCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.costs import costs_from_shape
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
 from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.fitting.trained import (
     adapter_tensors,
@@ -46,8 +46,20 @@ class Training:
         """Check the recipe and count its state."""
         load_gpu(self.gpu).at(self.efficiency)
         self.recipe.check_trained()
+        if self.shape.buckets and self._divides_gradients:
+            raise NoFormula(
+                "of T5 there is no formula for gradients that are divided, summed or kept in "
+                "another dtype, as some wait to be used up; say ",
+                Argument("zero", 1),
+                " or less, or profile the model with scheduler.pytorch",
+            )
         self.recipe.check_whole("fit")
         object.__setattr__(self, "state", self._state())
+
+    @property
+    def _divides_gradients(self) -> bool:
+        recipe = self.recipe
+        return recipe.sharding.stage >= 2 or recipe.summed_gradients is not None
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.

@@ -169,6 +169,14 @@ _NEUTRAL_IN: dict[str, frozenset[str]] = {
             "pooler_type",
         }
     ),
+    "t5": frozenset(
+        {
+            "relative_attention_max_distance",
+            "dense_act_fn",
+            "is_gated_act",
+            "n_positions",
+        }
+    ),
     "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),

@@ -19,7 +19,7 @@ from scheduler.memory.shape.families.parts import MOST_LAYERS
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "relu")
 NORMS = ("rms", "layer")
-HEADS = ("causal", "masked", "classes")
+HEADS = ("causal", "masked", "classes", "seq2seq")
 
 _STACKS = {
     "gpt2": "transformer.h",
@@ -108,9 +108,16 @@ class Shape:
     head
         What the last blocks' output goes to: "causal", a head that predicts each next word;
         "masked", one that predicts words that are hidden, with a layer and a norm of its own;
-        "classes", one that tells classes apart by the first token.
+        "classes", one that tells classes apart by the first token; "seq2seq", one that predicts
+        the words of the second stack, with a loss in its own dtype.
     post_norm
         Norms come after the sums, and one after the embedding (BERT).
+    buckets
+        Distances between tokens that have a learned number a head, which is added to scores (T5);
+        0: none. Such a model has two stacks, by `causal`, the second of which attends to what the
+        first has made as well.
+    scaled
+        What the head is given is scaled (T5).
     types
         Kinds of tokens that are learned beside words and positions (0: none).
     first_position
@@ -173,6 +180,8 @@ class Shape:
     causal: bool = True
     head: str = "causal"
     post_norm: bool = False
+    buckets: int = 0
+    scaled: bool = False
     types: int = 0
     first_position: int = 0
     pixels: int = 0
@@ -197,8 +206,6 @@ class Shape:
                 f"{self._what('layers')} must be at most {MOST_LAYERS:,}, got {self.layers}; no "
                 "model has so many, correct it"
             )
-        if not self.value_width:
-            object.__setattr__(self, "value_width", self.head_width)
         self._take_by_block()
         check_choice(self._what("activation"), self.activation, ACTIVATIONS, InvalidShape)
         check_choice(self._what("norm"), self.norm, NORMS, InvalidShape)
@@ -211,17 +218,25 @@ class Shape:
 
     def _take_by_block(self) -> None:
         """Keep what differs between blocks as pairs; what does not is a field like any other."""
-        varying = []
+        what = self._what("by_block")
+        if not isinstance(self.by_block, Mapping | tuple):
+            raise InvalidShape(f"{what} must be a mapping of fields, got {shown(self.by_block)}")
         given: dict[str, Sequence[Any]] = dict(self.by_block)
+        varying = []
         for name, values in sorted(given.items()):
-            check_choice(self._what("a field of by_block"), name, _OF_BLOCKS, InvalidShape)
+            check_choice(f"a field of {what}", name, _OF_BLOCKS, InvalidShape)
+            if not isinstance(values, list | tuple):
+                raise InvalidShape(
+                    f"{name} in {what} must be a list of one value for each of its {self.layers} "
+                    f"layers, got {shown(values)}"
+                )
             if len(values) != self.layers:
                 raise InvalidShape(
-                    f"{self._what('by_block')} has {len(values)} values of {name}; give one for "
-                    f"each of its {self.layers} layers"
+                    f"{what} has {len(values)} values of {name}; give one for each of its "
+                    f"{self.layers} layers"
                 )
             object.__setattr__(self, name, values[-1])
-            if len(set(values)) > 1:
+            if any(value != values[0] for value in values):
                 varying.append((name, tuple(values)))
         object.__setattr__(self, "by_block", tuple(varying))
 
@@ -295,7 +310,12 @@ class Shape:
     @property
     def attended_width(self) -> int:
         """Features of a token that attention hands on: those of all heads' values."""
-        return self.heads * self.value_width
+        return self.heads * self.value_head_width
+
+    @property
+    def value_head_width(self) -> int:
+        """Features of a head of values."""
+        return self.value_width or self.head_width
 
     @property
     def kv_width(self) -> int:
@@ -305,7 +325,12 @@ class Shape:
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys."""
-        return not (self.positions or self.no_rotary)
+        return not (self.positions or self.buckets or self.no_rotary)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a block attends to what another stack has made."""
+        return bool(self.buckets) and self.causal
 
     @property
     def turned_width(self) -> int:
@@ -321,7 +346,7 @@ class Shape:
             return norms + sum(rows * columns for rows, columns in self._latent_matrices)
         biases = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
         others = self.qk_norm * 2 * self.head_width + self.sinks * self.heads
-        return 2 * d * dq + 2 * d * dk + biases + others
+        return (2 * d * dq + 2 * d * dk + biases + others) * (1 + self.crosses)
 
     @property
     def _latent_matrices(self) -> list[tuple[int, int]]:
@@ -362,7 +387,8 @@ class Shape:
     @property
     def block_parameters(self) -> int:
         """Of one block: attention, MLP and norms."""
-        return self.attention_parameters + self.mlp_parameters + self.norms * self.norm_parameters
+        norms = (self.norms + self.crosses) * self.norm_parameters
+        return self.attention_parameters + self.mlp_parameters + norms
 
     @property
     def patch_parameters(self) -> int:
@@ -371,10 +397,14 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """V·d of tokens, or patches and the class's token; learned positions and types; a norm."""
+        """V·d of tokens, or patches and the class's token; learned positions and types; a norm.
+
+        Of two stacks also what each has of its own: the first its last norm, both their buckets.
+        """
         tokens = self.patch_parameters + self.width if self.pixels else self.vocabulary * self.width
-        learned = (self.positions + self.types) * self.width
-        return tokens + learned + self.post_norm * self.norm_parameters
+        learned = (self.positions + self.types) * self.width + 2 * self.buckets * self.heads
+        norms = self.post_norm or bool(self.buckets)
+        return tokens + learned + norms * self.norm_parameters
 
     @property
     def head_parameters(self) -> int:
@@ -389,7 +419,7 @@ class Shape:
 
     @property
     def idle_parameters(self) -> int:
-        """Those that nothing uses: a masked head has its bias twice, and ties the two as weights."""
+        """Those that nothing uses: a masked head has its bias twice, tied where its weight is."""
         return self.vocabulary if self.head == "masked" and not self.tied else 0
 
     @property
@@ -419,7 +449,10 @@ class Shape:
         some rows or columns are shared: this count is of separate matrices, an upper bound there.
         """
         d = self.width
-        embeddings = self.post_norm * self.norm_parameters
+        norms = self.post_norm or bool(self.buckets)
+        embeddings = norms * self.norm_parameters + 2 * bool(self.buckets) * (
+            self.buckets + self.heads
+        )
         embeddings += sum(rows + d for rows in (self.positions, self.types) if rows)
         if self.pixels:
             # A kernel of four dimensions is factored over the last two; the class's token is a row.
@@ -435,11 +468,12 @@ class Shape:
     def _block_statistics(self) -> int:
         d, dq, dk, f = self.width, self.query_width, self.kv_width, self.mlp_width
         inner = 2 if self.gated else 1
-        attention = 2 * (d + dq) + 2 * (d + dk)
+        attention = (2 * (d + dq) + 2 * (d + dk)) * (1 + self.crosses)
         if self.kv_rank:
             attention = sum(map(sum, self._latent_matrices)) + self.query_rank + self.kv_rank
         vectors = self.qkv_bias * (dq + 2 * dk) + self.output_bias * d
-        vectors += self.qk_norm * 2 * self.head_width + self.norms * self.norm_parameters
+        norms = (self.norms + self.crosses) * self.norm_parameters
+        vectors += self.qk_norm * 2 * self.head_width + norms
         vectors += self.sinks * self.heads
 
         def mlp(width: int) -> int:
@@ -454,8 +488,8 @@ class Shape:
 
 
 _OF_MODELS = """
-    name family layers width vocabulary positions tied head_bias norm norm_bias causal head
-    post_norm types first_position pixels channels patch by_block
+    name family layers width vocabulary positions tied head_bias norm norm_bias head
+    post_norm buckets scaled types first_position pixels channels patch by_block
 """
 _OF_BLOCKS = [one.name for one in fields(Shape) if one.name not in _OF_MODELS.split()]
 """Fields in which blocks can differ."""

@@ -20,17 +20,17 @@ def _read(paper: Paper, at: Setting, _given: Value) -> Value:
     each = at.tokens if shape.first_position else at.sequence
     places_ids = paper.compute((), each, 8) if shape.first_position else None
     type_ids = paper.compute((), each, 8)
-    words = _looked_up(paper, at, at.tokens, shape.vocabulary, shared=shape.tied)
+    words = looked_up(paper, at, at.tokens, shape.vocabulary, shared=shape.tied)
     words = entered(paper, at, words)
-    types = _looked_up(paper, at, at.tokens, shape.types, type_ids)
+    types = looked_up(paper, at, at.tokens, shape.types, type_ids)
     made = add(paper, words, types)
-    places = _looked_up(paper, at, each, shape.positions, places_ids)
+    places = looked_up(paper, at, each, shape.positions, places_ids)
     made = add(paper, made, places)
     made = norm(paper, at, made)
     return dropout(paper, at, made, shape.dropout)
 
 
-def _looked_up(
+def looked_up(
     paper: Paper,
     at: Setting,
     rows: int,
@@ -112,14 +112,14 @@ def _class_token(paper: Paper, at: Setting) -> Value:
     return every
 
 
-def _masked(paper: Paper, at: Setting, x: Value) -> Value:
-    """Run the head on every token, a layer with a norm before it, and the loss."""
+def masked(paper: Paper, at: Setting, x: Value, loss: str) -> Value:
+    """Run the head on every token, a layer with a norm before it, and a loss not in chunks."""
     d = at.shape.width
     made = dense(paper, at, x, d, d, bias=True)
     made = activate(paper, at, made)
     made = norm(paper, at, made)
     logits = dense(paper, at, made, d, at.shape.vocabulary, bias=at.shape.head_bias)
-    return _own_loss(paper, at, logits)
+    return logits if loss == "chunked" else _own_loss(paper, at, logits)
 
 
 def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:
@@ -127,7 +127,7 @@ def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:
     return cross_entropy(paper, cast(paper, logits, 4) if at.autocast else logits)
 
 
-def _classes(paper: Paper, at: Setting, x: Value) -> Value:
+def classes(paper: Paper, at: Setting, x: Value, _loss: str) -> Value:
     """Run the last norm, the head on each sequence's first token, and the loss."""
     shape = at.shape
     x = norm(paper, at, x)
@@ -143,7 +143,3 @@ def cross_entropy(paper: Paper, logits: Value, *labels: Value) -> Value:
     made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
     paper.record_simple(made, chances, paper.save(*labels, divisor))
     return made
-
-
-HEADS = {"masked": _masked, "classes": _classes}
-"""What the shape's `head` is run by, where that is no causal one."""

@@ -227,7 +227,7 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
         return cast(paper, x, size)
     if at.shape.family == "llama4_text":
         return multiply(paper, l2_norm(paper, x, rows, size), w)
-    variance = _mean(paper, power(paper, x), rows)
+    variance = mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
     if at.shape.family == "gpt_oss":
         return cast(paper, multiply(paper, w, x), size)
@@ -236,13 +236,14 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
 
 def l2_norm(paper: Paper, x: Value, rows: int, size: int) -> Value:
     """Run Llama 4's norm, of fp32 numbers, up to its weight."""
-    root = power(paper, shift(paper, _mean(paper, power(paper, x), rows)), of_output=True)
+    root = power(paper, shift(paper, mean(paper, power(paper, x), rows)), of_output=True)
     x = multiply(paper, x, root)
     del root
     return cast(paper, x, size)
 
 
-def _mean(paper: Paper, x: Value, rows: int) -> Value:
+def mean(paper: Paper, x: Value, rows: int) -> Value:
+    """Run the mean of each row."""
     return unary(paper, x, "aten.mean.dim", elements=rows)
 
 

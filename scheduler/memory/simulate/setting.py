@@ -35,6 +35,9 @@ class Setting:
         The model's own weights get gradients.
     targets
         Linear layers with an adapter, the head among them; empty without LoRA.
+    last
+        Of a block in a stack: it is the last one, so that its backward is the first to give what
+        all are handed a gradient.
     """
 
     shape: Shape
@@ -50,6 +53,7 @@ class Setting:
     padding_mask: bool
     cuda: bool
     experts: str
+    last: bool = False
 
     def of(self, kind: Shape) -> Setting:
         """The same for a block of this kind."""
@@ -98,6 +102,8 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention and no experts, so that all
     recipes have a formula.
     """
+    if shape.buckets:
+        _check_stacks(recipe)
     if shape.head == "classes" and recipe.loss == "chunked":
         raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
@@ -121,6 +127,22 @@ def setting(
         # Llama 4 has one way to run them, which is followed.
         experts="grouped" if shape.family == "llama4_text" else recipe.experts,
     )
+
+
+def _check_stacks(recipe: Recipe) -> None:
+    elsewhere = ", or profile the model with scheduler.pytorch"
+    if recipe.train != "full":
+        raise NoFormula(
+            f"of T5 only full training has a formula; train all of it{elsewhere}", argument="train"
+        )
+    if recipe.loss not in ("hf", "bf16"):
+        raise NoFormula("of T5 there is a formula for transformers' own loss alone; say ", _HF)
+    if recipe.compute not in ("bf16", "fp32"):
+        raise NoFormula(
+            "of T5 there is no formula for autocast, nor for fp16, which it clamps; say ",
+            Argument("precision", "bf16-mixed"),
+            elsewhere,
+        )
 
 
 def _sequence(shape: Shape, asked: object) -> int:
@@ -181,6 +203,8 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     else:
         found = {"q": (d, queries), "k": (d, keys), "v": (d, keys)}
     found["o"] = (shape.attended_width, d)
+    if shape.crosses:
+        found |= {f"cross_{name}": size for name, size in found.items()}
     if shape.experts:
         return found
     f = shape.mlp_width
@@ -208,18 +232,21 @@ def _latent(shape: Shape) -> dict[str, tuple[int, int]]:
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
     """Linear layers that get an adapter: any block's, as `linears` names them, and the head."""
-    inside = tuple(dict.fromkeys(name for kind in shape.kinds for name in linears(kind)))
+    found = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    # Adapters on these would sit in shared experts too, which is not followed.
+    shared = any(kind.shared_expert_width for kind in shape.kinds)
+    inside = tuple(name for name in found if not (shared and name in ("gate", "up", "down")))
     known = (*inside, HEAD) if shape.head == "causal" else inside
     error = partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
-    found: set[str] = set()
+    chosen: set[str] = set()
     for name in named:
         if name == "all":
-            found |= set(inside)
+            chosen |= set(inside)
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"
-        found.add(check_choice(what, short, (*known, "all"), error))
-    if not found:
+        chosen.add(check_choice(what, short, (*known, "all"), error))
+    if not chosen:
         raise error(f"lora needs a target; choose from {', '.join(known)}, all")
-    return frozenset(found)
+    return frozenset(chosen)

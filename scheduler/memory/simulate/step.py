@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.simulate.attention import attend, mix
-from scheduler.memory.simulate.ends import HEADS, cross_entropy
+from scheduler.memory.simulate.attending.attend import attend, mix
+from scheduler.memory.simulate.ends import classes, cross_entropy, masked
+from scheduler.memory.simulate.experts.mixtures import mixture
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
-from scheduler.memory.simulate.mixtures import mixture
 from scheduler.memory.simulate.modules import activate, adapted, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import HEAD, Setting
+from scheduler.memory.simulate.t5 import t5_block, t5_head
 from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
 Forward = Callable[[Paper, Setting, Value], Value]
@@ -122,11 +123,14 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     del made
     tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
     output_saved = not scalar and ledger.live == with_output
+    waiting = paper.handed_back()
+    # Those are counted by the layers that make them.
+    counted = sum(value.bytes for value in waiting.values())
     given_back = [paper.compute((), elements, size)]
     start = given_back[0] if scalar else Storage(ledger, ROOT_BYTES, "root")
     ledger.reset_peak()
-    paper.backward(root, given_back.pop())
-    backward_peak = ledger.peak
+    paper.backward(root, given_back.pop(), waiting)
+    backward_peak = ledger.peak - counted
     del start
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
@@ -183,6 +187,8 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
         return _parallel(paper, at, x)
     if at.shape.post_norm:
         return _post_normed(paper, at, x)
+    if at.shape.buckets:
+        return t5_block(paper, at, x)
     # GPT-2's block refers to the normed inputs until the sums are made, and to the attention's
     # output to its end; the others let go of each when its part has run, and drop outside of it.
     holds = at.shape.family == "gpt2"
@@ -238,7 +244,7 @@ def _parallel(paper: Paper, at: Setting, given: Value) -> Value:
 def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     """Run the last norm, the head and the loss; of a chunked loss what is not in chunks."""
     if at.shape.head != "causal":
-        return HEADS[at.shape.head](paper, at, x)
+        return _HEADS[at.shape.head](paper, at, x, loss)
     x = norm(paper, at, x)
     size = at.compute
     weight = None
@@ -255,6 +261,10 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
         logits = unary(paper, logits, "aten.div.Tensor")
         logits = scale(paper, unary(paper, logits, "aten.tanh.default", saves="output"))
     return _loss(paper, at, logits, size if loss == "bf16" else 4)
+
+
+_HEADS = {"masked": masked, "classes": classes, "seq2seq": t5_head}
+"""What the shape's `head` is run by, where that is no causal one."""
 
 
 def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:

@@ -401,7 +401,7 @@ class _Step:
                 }
                 freed = sum(part.freed.values())
                 sides = sum(side.size for side in self._sides() if side.part == part.number)
-                peak += freed + sides
+                # Whoever made it counts it as live, and the peak is above what is live.
                 live += freed + sides - turn.sides.get(part.number, 0)
             # Of the first: a weight that two parts share has one gradient, made anew from the two,
             # and what is freed of the later one's is taken off here.

@@ -17,6 +17,7 @@ from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.peaks import Peaks
+from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
@@ -43,7 +44,6 @@ from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.parts import see_parts
-from scheduler.pytorch.profiling.waiting import Waiting, with_waiting
 
 
 def profile(

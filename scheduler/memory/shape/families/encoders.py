@@ -95,5 +95,40 @@ def _roberta(config: Config) -> dict[str, Any]:
     return fields | {"first_position": first}
 
 
-FAMILIES = {"vit": _vit, "bert": _bert, "roberta": _roberta}
+def _t5(config: Config) -> dict[str, Any]:
+    config.only("is_encoder_decoder", True, "only encoders with their decoders are known; say true")
+    config.only("is_decoder", False, "only encoders with their decoders are known; say false")
+    layers, heads = config.size("num_layers"), config.size("num_heads")
+    below = config.size("num_decoder_layers", layers)
+    if min(layers, below) < 2:
+        config.refuse("num_layers", layers, "only stacks of at least 2 blocks are known")
+    kind, *gated = reversed(str(config.get("feed_forward_proj", "relu")).split("-"))
+    if kind == "gelu" and gated:
+        kind = "gelu_new"
+    dropout = config.dropout("dropout_rate", 0.1)
+    # Before transformers 5 an untied head said that what it is given is not scaled.
+    scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
+    return {
+        "layers": layers + below,
+        "width": config.size("d_model"),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_width": config.size("d_kv"),
+        "mlp_width": config.size("d_ff"),
+        "vocabulary": config.size("vocab_size"),
+        "activation": Config({"feed_forward_proj": kind}, config.where).activation(
+            "feed_forward_proj"
+        ),
+        "gated": bool(gated),
+        "head": "seq2seq",
+        "tied": True,
+        "buckets": config.size("relative_attention_num_buckets", 32),
+        "scaled": scaled,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "causal": [False] * layers + [True] * below,
+    }
+
+
+FAMILIES = {"vit": _vit, "bert": _bert, "roberta": _roberta, "t5": _t5}
 """Which model_type is read by what."""

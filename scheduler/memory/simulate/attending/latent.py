@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scheduler.memory.simulate.attending.rotary import by_halves
 from scheduler.memory.simulate.kernels import join, part, rms_norm, split, view
 from scheduler.memory.simulate.modules import project
-from scheduler.memory.simulate.rotary import by_halves
 from scheduler.memory.simulate.setting import KV_DOWN, Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
