@@ -214,7 +214,7 @@ def test_a_snapshot_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_other_files_are_left_as_they_are(tmp_path: Path) -> None:
     pipe, costs = tmp_path / "pipe", tmp_path / "costs.json"
     os.mkfifo(pipe)
-    costs.write_text(CostGraph.example("uniform_50").to_json())
+    costs.write_text(CostGraph.example("resnet18").to_json())
     for path in (pipe, costs, tmp_path, tmp_path / "absent"):
         assert read_recorded(path) is None
 
