@@ -26,6 +26,8 @@ def read_recorded(path: str | os.PathLike[str]) -> Trace | Snapshot | None:
         It seems to be one of them and cannot be read.
     """
     name = os.fspath(path)
+    if not Path(name).is_file():  # a pipe gives what it has once
+        return None
     try:
         data = Path(name).read_bytes()
         data = gzip.decompress(data) if data.startswith(_GZIP) else data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
-from scheduler import InvalidCosts, solve
+from scheduler import CostGraph, InvalidCosts, solve
 from scheduler.cli.main import main
 from scheduler.costs.recorded import read_recorded
 from scheduler.costs.snapshots import Snapshot
@@ -208,6 +209,14 @@ def test_a_snapshot_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "(no history: torch.cuda.memory._record_memory_history() begins one)" in " ".join(
         str(bare).split()
     )
+
+
+def test_other_files_are_left_as_they_are(tmp_path: Path) -> None:
+    pipe, costs = tmp_path / "pipe", tmp_path / "costs.json"
+    os.mkfifo(pipe)
+    costs.write_text(CostGraph.example("resnet18").to_json())
+    for path in (pipe, costs, tmp_path, tmp_path / "absent"):
+        assert read_recorded(path) is None
 
 
 class Harmful:

@@ -290,10 +290,9 @@ def test_two_stacks(name: str) -> None:
     [
         Lora(4),
         Lora(8, ("q", "v"), "fp32"),
-        Lora(4, "all", "fp32", 0.1),
-        Lora(4, ("q", "lm_head"), "fp32", 0.1),
+        Lora(4, ("q", "k", "v", "o", "gate", "up", "down", "lm_head"), "fp32", 0.1),
     ],
-    ids=["all", "qv-fp32", "dropout-fp32", "head-fp32"],
+    ids=["all", "qv-fp32", "head-dropout-fp32"],
 )
 def test_adapters(lora: Lora, attention: str) -> None:
     config = config_of("llama", {})
