@@ -142,7 +142,7 @@ def test_tensors_are_all_of_a_shape(name: str) -> None:
         count * OPTIMIZERS["adafactor"].bytes_of(d, MIXED) for d, count in tensors.items()
     )
     # Which has apart what is one tensor in transformers, and knows shared gates.
-    assert 0.7 < factored / (4 * shape.factored_statistics) < 1.001
+    assert 0.7 < factored / (4 * shape.factored_statistics) < 1.01
 
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral"])
