@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -18,7 +18,13 @@ from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.attending.rotary import table_bytes
+from scheduler.memory.simulate.beside import (
+    first_input_bytes,
+    handed_bytes,
+    held_bytes,
+    local_bytes,
+    unused_bytes,
+)
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
@@ -146,9 +152,9 @@ def costs_from_shape(
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
     # Without a norm after the blocks the code that refers to it has ended.
-    ending = ending.with_more_in_forward(0 if shape.post_norm else _first_input(at, first))
+    ending = ending.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    held = _held(at, head_kept.output_bytes)
+    held = held_bytes(at, head_kept.output_bytes)
     return CostGraph(
         (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
         input_bytes=held,
@@ -188,12 +194,12 @@ def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[L
     could set the peak: the backward comes with gradients that the layers above it have left.
     """
     blocks, above = at.shape.blocks, end.gradient_bytes
-    first = _first_input(at, kinds[blocks[0]].kept)
+    first = first_input_bytes(at, kinds[blocks[0]].kept)
     alike: dict[tuple[Shape, int], LayerCost] = {}
     found = []
     for i, shape in reversed(list(enumerate(blocks))):
         kind = kinds[shape]
-        local = _local(at) + (first if i else 0)
+        local = local_bytes(at) + (first if i else 0)
         spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
         early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
         key = shape, early + (0 if spare else local)
@@ -269,7 +275,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         transient -= 8 * at.sequence
     else:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
-        transient = max(transient, output * scaled - _handed(at)) + _unused(at)
+        transient = max(transient, output * scaled - handed_bytes(at)) + unused_bytes(at)
     positions = shape.positions * shape.width * e
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
@@ -318,66 +324,6 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
         recompute_time=seen.peaks.forward_time,
     )
     return peaks.cost("embedding", recomputable=False)
-
-
-def _held(at: Setting, loss_bytes: int) -> int:
-    """What is there from the beginning to the end of a step."""
-    if at.shape.pixels:
-        inputs = at.batch * (at.shape.pixels * at.shape.channels * at.stream + 8)
-    else:
-        inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
-    return inputs + _handed(at) + loss_bytes
-
-
-def _handed(at: Setting) -> int:
-    """What every block is handed beside its input: position ids, rotary tables, masks."""
-    shape, s = at.shape, at.sequence
-    handed = (8 * s if shape.causal else 0) + table_bytes(at)
-    return handed + sum(_mask(at.of(kind)) for kind in _one_of_each_window(shape))
-
-
-def _one_of_each_window(shape: Shape) -> Iterable[Shape]:
-    return {kind.window: kind for kind in shape.kinds}.values()
-
-
-def _mask(at: Setting) -> int:
-    """The mask that blocks of a kind are handed; one of a window alone is of no sequence."""
-    size = at.sequence**2
-    if not (at.shape.causal or at.masked):
-        return 0
-    if at.eager:
-        return at.batch * size * at.stream
-    # Llama 4's chunks begin where each sequence does.
-    own = at.padding_mask or at.shape.family == "llama4_text"
-    return size * (at.batch if own else 1) if at.masked else 0
-
-
-def _local(at: Setting) -> int:
-    """What transformers' code refers to while blocks run forward for the first time.
-
-    Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
-    """
-    if at.shape.family != "gpt2":
-        return _unused(at)
-    rows = at.tokens * (at.lora is None) + at.sequence
-    return rows * at.shape.width * at.stream + _unused(at)
-
-
-def _first_input(at: Setting, kept: Activations) -> int:
-    """The first block's input, which that code refers to until the last norm has run.
-
-    Where positions are added it does not; nor does it matter where the block or a leaf holds it.
-    """
-    is_held = at.shape.family == "gpt2" or at.lora is not None or kept.input_saved
-    return 0 if is_held else kept.input_bytes
-
-
-def _unused(at: Setting) -> int:
-    """Qwen2-MoE's mask for blocks with a window, which it makes where there are none as well."""
-    if at.shape.family != "qwen2_moe" or at.shape.window:
-        return 0
-    size = at.batch * at.stream if at.eager else 1
-    return at.sequence**2 * size
 
 
 def _block_gradients(at: Setting) -> int:
