@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.plans.plan import Plan
 
 HELP = "a cost file as a table, a plan file, or what torch recorded of a run"
+USAGE = "COSTS"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,6 +41,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import print_width
 
     refuse_two_inputs("the plan and the costs", arguments.costs, arguments.plan_costs)
+    if arguments.example == "list":
+        return _list_examples()
     shown = _named(arguments)
     if isinstance(shown, Plan):
         _show_plan(shown, arguments)
@@ -57,8 +60,16 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
+def _list_examples() -> int:
     from scheduler.costs.costgraph import CostGraph
+    from scheduler.report.tables import narrowed, print_width
+
+    for name in CostGraph.example_names():
+        print(narrowed(f"{name:<12}  {CostGraph.example(name).note}", print_width()))
+    return 0
+
+
+def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.costs.recorded import read_recorded
@@ -71,11 +82,6 @@ def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
         if arguments.csv or arguments.plan_costs is not None:
             return asked.costs
         asked.say(arguments)
-        if arguments.model is not None and not arguments.json:
-            from scheduler.cli.fit import to_read
-
-            assert isinstance(asked.costs, CostGraph)  # as a model's are
-            return to_read(asked.costs)
         return asked.costs
     options.refuse_model_options(arguments)
     recorded = read_recorded(arguments.costs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import figures, format_both, format_bytes, format_time
 from scheduler.memory.errors import Argument
 from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.remedies import Remedy
@@ -60,10 +60,11 @@ def _row(label: str, text: str) -> list[str]:
 
 def _model(fit: FitFacts) -> str:
     name, count = fit.shape.name, fit.shape.parameters
-    million = f"{count / 10**6:,.1f} million parameters"
+    size, word = (10**9, "billion") if count >= 10**9 else (10**6, "million")
     most = fit.trained_positions
     beyond = f", beyond its {most:,} positions" if most and fit.sequence > most else ""
-    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
+    parameters = f"{figures(count / size)} {word} parameters"
+    return f"{name}, {parameters}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
 
 
 def _recipe(fit: FitFacts) -> str:
