@@ -57,7 +57,7 @@ def test_a_cached_config(
         assert fit(source, sequence=16, search=False).trained_positions == 77
     asked = ["--model", "some-org/Some-Model_1.5", "--sequence", "16", "--no-search"]
     assert main(["fit", *asked]) == 0
-    assert "some-org/Some-Model_1.5, 0.1 million" in capsys.readouterr().out
+    assert "some-org/Some-Model_1.5, 0.1" in capsys.readouterr().out
 
 
 def test_what_is_not_cached_is_one_sentence(
