@@ -20,7 +20,7 @@ from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.csvtext import check_columns, is_csv, read_csv
 from scheduler.costs.layer import LayerCost, as_layers
-from scheduler.costs.traces import is_trace
+from scheduler.costs.recorded.traces import is_trace
 
 Costs = CostGraph | ComputeCosts
 _Given = Mapping[str, Any]

@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from scheduler import CostGraph, InvalidCosts, solve
 from scheduler.cli.main import main
-from scheduler.costs.recorded import read_recorded
-from scheduler.costs.snapshots import Snapshot
-from scheduler.costs.traces import Trace
+from scheduler.costs.recorded.read import read_recorded
+from scheduler.costs.recorded.snapshots import Snapshot
+from scheduler.costs.recorded.traces import Trace
 
 BACKWARD = "autograd::engine::evaluate_function"
 

@@ -13,8 +13,8 @@ from scheduler.common.errors import InvalidCosts, InvalidPlan
 
 if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
-    from scheduler.costs.snapshots import Snapshot
-    from scheduler.costs.traces import Trace
+    from scheduler.costs.recorded.snapshots import Snapshot
+    from scheduler.costs.recorded.traces import Trace
     from scheduler.plans.plan import Plan
 
 HELP = "a cost file as a table, a plan file, or what torch recorded of a run"
@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the table, the plan, or its rows."""
-    from scheduler.costs.snapshots import Snapshot
-    from scheduler.costs.traces import Trace
+    from scheduler.costs.recorded.snapshots import Snapshot
+    from scheduler.costs.recorded.traces import Trace
     from scheduler.plans.plan import Plan
     from scheduler.report.tables import print_width
 
@@ -72,7 +72,7 @@ def _list_examples() -> int:
 def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
-    from scheduler.costs.recorded import read_recorded
+    from scheduler.costs.recorded.read import read_recorded
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.plan import Plan

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import decoded
-from scheduler.costs.snapshots import Snapshot, parse_snapshot
-from scheduler.costs.traces import Trace, parse_trace
+from scheduler.costs.recorded.snapshots import Snapshot, parse_snapshot
+from scheduler.costs.recorded.traces import Trace, parse_trace
 
 _PICKLE, _GZIP = b"\x80", b"\x1f\x8b"
 
