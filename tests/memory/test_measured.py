@@ -22,6 +22,7 @@ from scheduler.memory.activations import Activations, block_activations, head_ac
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.families.table import shape_fields
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import KV_DOWN, lora_targets
 from tests.memory.memory_cases import gpt2, llama, mixtral
 from tests.memory.models import batch_of, blocks_of, kind_of
 from tests.memory.tape import embedding_activations
@@ -96,10 +97,11 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
 def adapt(block: Any, shape: Shape, lora: Lora) -> None:
     """Freeze a block and put adapters beside the linear layers that are targets."""
     block.requires_grad_(False)
-    names = ("q", "k", "v", "o", "gate", "up", "down") if lora.targets == "all" else lora.targets
-    for name in (name for name in names if name != "lm_head"):
-        part = block.self_attn if name in "qkvo" else block.mlp
-        setattr(part, f"{name}_proj", Adapted(getattr(part, f"{name}_proj"), lora))
+    for name in lora_targets(shape, lora) - {"lm_head"}:
+        attribute = name if name == KV_DOWN else f"{name}_proj"
+        attention = hasattr(block.self_attn, attribute)
+        part = block.self_attn if attention else block.mlp
+        setattr(part, attribute, Adapted(getattr(part, attribute), lora))
 
 
 def model_of(config: Any, precision: str, attention: str) -> Any:
@@ -441,6 +443,29 @@ def test_families(family: str, precision: str, attention: str) -> None:
                 kept = block_activations(kind, sizes[0], tokens, device="cpu", **how)
                 found = measured(model, *sizes, place=shape.blocks.index(kind))
                 assert found == said(kept), (train, sizes, kind)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "glm4", "phi3", "qwen3"])
+def test_families_under_autocast(family: str) -> None:
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
+    shape = Shape(**shape_fields(config.to_dict(), family, family))
+    model = model_of(config, "autocast", "sdpa")
+    for kind in shape.kinds:
+        kept = block_activations(kind, 2, 16, precision="autocast", device="cpu")
+        found = measured(model, 2, 16, autocast=True, place=shape.blocks.index(kind))
+        assert found == said(kept), kind
+
+
+@pytest.mark.parametrize("family", ["glm4", "deepseek_v3", "gpt_oss"])
+def test_adapters_of_families(family: str) -> None:
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
+    shape = Shape(**shape_fields(config.to_dict(), family, family))
+    attention, lora = "eager" if family in EAGER else "sdpa", Lora(4, "all", "fp32", 0.1)
+    model = model_of(config, "bf16", attention)
+    adapt(blocks_of(model)[-1], shape, lora)
+    how: dict[str, Any] = {"train": "lora", "lora": lora, "attention": attention}
+    kept = block_activations(shape.blocks[-1], 2, 16, device="cpu", **how)
+    assert measured(model, 2, 16) == said(kept)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
