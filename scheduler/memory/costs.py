@@ -202,6 +202,7 @@ def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[L
         local = local_bytes(at) + (first if i else 0)
         spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
         early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
+        early += end.output_bytes  # what the backward began with is there while it runs again
         key = shape, early + (0 if spare else local)
         if key not in alike:
             alike[key] = kind.cost(key[1])

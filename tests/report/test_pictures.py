@@ -446,11 +446,11 @@ def test_a_frontier_of_fifty_thousand_points_is_thinned_unseen() -> None:
     check_points(plot(shown, None), points[::500])
 
 
-def test_the_pictures_of_the_readme_are_up_to_date() -> None:
+def test_the_pictures_of_the_docs_are_up_to_date() -> None:
     import runpy
 
     drawn = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
-    folder = ROOT / "examples" / "pictures"
+    folder = ROOT / "docs" / "pictures"
     # The same facts: another version of matplotlib may place them a little elsewhere.
     assert {path.name: facts(path.read_text(encoding="utf-8")) for path in folder.iterdir()} == {
         name: facts(text) for name, text in drawn.items()

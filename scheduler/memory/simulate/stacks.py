@@ -46,6 +46,7 @@ def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
         for last in (False, True)
     }
     early = max(a.peaks.more_before(b.peaks) for a in kinds.values() for b in kinds.values())
+    early += end.output_bytes  # what the backward began with is there while it runs again
     # What the tables gave, which a stack's own code refers to, where that is dropped at once.
     local = at.tokens * shape.width * at.stream * bool(shape.dropout)
     layers, above = [end.cost("head", recomputable=False)], end.gradient_bytes

@@ -285,6 +285,7 @@ def _with_local(
         if block.run == len(places):
             add_part(before(block.name) if places else "embedding")
         more = local + casts + max(peaks.more_before(last) for last in kinds)
+        more += parts.loss_bytes  # what the backward began with is there while it runs again
         layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
