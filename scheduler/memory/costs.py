@@ -329,9 +329,8 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        # DeepSeek-V3 keeps its routers in fp32.
-        more = (4 - at.stream) * at.shape.width * at.shape.experts * bool(at.shape.expert_groups)
-        return at.shape.block_parameters * at.stream + more
+        wide = at.shape.fp32_router_parameters
+        return (at.shape.block_parameters - wide) * at.stream + wide * 4
     if at.lora is None:
         return 0
     sizes = (sum(size) for name, size in linears(at.shape).items() if name in at.targets)

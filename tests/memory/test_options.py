@@ -46,7 +46,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gpt2-frozen-narrow": ("gpt2", {"n_inner": 16}, {"train": "frozen"}),
     "qwen3-moe": ("qwen3_moe", {}, {}),
     "vit-dropout-eager": ("vit", ENCODER_DROPOUT, {"precision": "fp32", "attention": "eager"}),
-    "bert": ("bert", {}, {"train": "frozen"}),
     # The highest moment is between a product's backward and its cast.
     "mixtral-many": ("mixtral", {"num_experts_per_tok": 4, "intermediate_size": 32}, {}),
 }

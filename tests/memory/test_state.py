@@ -348,3 +348,15 @@ def test_bad_recipe(recipe: dict[str, Any], sentence: str) -> None:
     assert isinstance(info.value, SchedulerError)
     assert isinstance(info.value, ValueError)
     assert "\n" not in str(info.value)
+
+
+def test_parameters_that_stay_in_fp32() -> None:
+    plain = training_state(1000, optimizer="adamw", precision="bf16-mixed")
+    some = training_state(1000, optimizer="adamw", precision="bf16-mixed", fp32_parameters=100)
+    assert some.weights_bytes - plain.weights_bytes == 200
+    assert some.gradients_bytes - plain.gradients_bytes == 200
+    assert some.moments_bytes == plain.moments_bytes
+    halves = training_state(1000, precision="bf16", fp32_parameters=100)
+    assert halves.total_bytes == 8 * 900 + 16 * 100
+    frozen = training_state(1000, train="frozen", fp32_parameters=100)
+    assert frozen.total_bytes == 2 * 900 + 4 * 100

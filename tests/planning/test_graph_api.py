@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -38,7 +37,6 @@ from scheduler.planning.comparison import Comparison, MethodRow
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.request import Watch
 from solvers.graph.lowering import lower
-from solvers.graph.methods import METHODS
 from solvers.graph.schedule import Nodes
 from solvers.methods import Limits, Method
 from solvers.solution import Infeasible, PlanClass, Progress, Solution
@@ -681,17 +679,3 @@ def test_nothing_that_is_given_is_changed() -> None:
     compare(record, budget=12_500, time_limit=5)
     frontier(record, points=2)
     assert json.dumps(record) == before
-
-
-def test_the_example_of_the_readme_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    (example,) = [block for block in blocks if "edges=" in block]
-    exec(compile(example, "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "status  optimal in class forward" in printed
-    assert "layers run more than once" in printed
-    assert printed.splitlines()[-1].endswith("any")  # at the last point everything is kept
-    methods = re.search(r"Methods are (.*?)\. A time", readme, flags=re.DOTALL)
-    assert methods is not None
-    assert set(re.findall(r"`([^`]+)`", methods[1])) == set(METHODS)

@@ -28,12 +28,16 @@ _SHIPPED = {
     "mistral-7b": 32768,
     "mixtral-8x7b": 32768,
     "qwen2.5-72b": 131072,
+    "deepseek-v3": 163840,
+    "gemma-3-1b": 32768,
+    "glm-4-9b-0414": 32768,
+    "gpt-oss-20b": 131072,
 }
 """`max_position_embeddings` of the shipped shapes, as their released config.json has it.
 
 Llama (2048), Meta-Llama-3 (8192; Llama 3.1 has 131072), Mistral-7B-v0.1 and Mixtral-8x7B-v0.1
-(32768), Qwen2.5-72B (131072; the Instruct model's has 32768). The shapes leave it out: no size
-depends on it.
+(32768), Qwen2.5-72B (131072; the Instruct model's has 32768), DeepSeek-V3, Gemma-3-1B (32768),
+GLM-4-9B-0414, gpt-oss-20b. The shapes leave it out: no size depends on it.
 """
 
 

@@ -167,11 +167,14 @@ class Training:
             shape.parameters,
             recipe=recipe,
             lora_parameters=adapters,
-            quantized_parameters=elements(matrices(shape)) if recipe.base in BLOCKS else None,
+            quantized_parameters=(
+                elements(matrices(shape)) - shape.fp32_parameters if recipe.base in BLOCKS else None
+            ),
             adamw_parameters=left,
             tensors=tensors,
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
+            fp32_parameters=shape.fp32_parameters,
         )
 
     def _adapter_tensors(self) -> Counter[Dims]:

@@ -199,6 +199,16 @@ class Shape(ShapeFields):
         return self.over_blocks(lambda kind: kind.experts * kind.expert_parameters)
 
     @property
+    def fp32_parameters(self) -> int:
+        """Of the routers that stay in fp32 whatever the precision (DeepSeek-V3)."""
+        return self.over_blocks(lambda kind: kind.fp32_router_parameters)
+
+    @property
+    def fp32_router_parameters(self) -> int:
+        """The same of one block."""
+        return self.width * self.experts if self.expert_groups else 0
+
+    @property
     def active_parameters(self) -> int:
         """Parameters that one token meets: of each block's experts, experts_per_token."""
         return self.parameters - self.over_blocks(

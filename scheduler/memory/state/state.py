@@ -83,6 +83,7 @@ def training_state(
     adamw_parameters: int | float = 0,
     tensors: Mapping[Dims, int] | None = None,
     expert_parameters: int | float = 0,
+    fp32_parameters: int | float = 0,
     **fields: Unpack[RecipeFields],
 ) -> State:
     """Bytes that each GPU holds from step to step, in weights, gradients and optimizer state.
@@ -140,6 +141,9 @@ def training_state(
         adapters train by an optimizer for which shapes count.
     expert_parameters
         How many of P are in experts: `Shape.routed_parameters`; needed with `expert_parallel`.
+    fp32_parameters
+        How many of P are in fp32 whatever the precision: `Shape.fp32_parameters`. They train where
+        anything but adapters does; a master copy of them is counted like any other.
 
     Raises
     ------
@@ -187,7 +191,13 @@ def training_state(
             "nothing",
         )
     shapes = _shapes(tensors, trained + adapters - fallback, recipe.optimizer, bool(adapters))
-    groups = [(own, trained, trained_experts), (lora, adapters, 0)]
+    wide = _part("fp32_parameters", fp32_parameters, total, "parameters")
+    weights += (4 - own.weight) * sharding.share(wide, 0, sharding.stage >= 3)
+    wide = min(wide, trained - trained_experts)
+    if not forced:
+        gradients += (4 - own.gradient) * sharding.share(wide, 0, sharding.stage >= 2)
+    groups = [(own, trained - wide, trained_experts), (PRECISIONS["fp32"], wide, 0)]
+    groups.append((lora, adapters, 0))
     sharded = sharding.stage >= 1
     master = own.master * sharding.share(trained, trained_experts, sharded)
     master += lora.master * sharding.share(adapters, 0, sharded)
