@@ -127,7 +127,7 @@ def auto_checkpoint(
         A number of GB, or bytes or text such as ``"80GiB"``. Default: the CUDA device's memory.
     optimizer
         The optimizer, whose state is found by a step of it on stand-ins without memory; before it
-        is made a name of `scheduler.memory.state.sizes.OPTIMIZERS`; or None, for no state.
+        is made a name of `scheduler.memory.state.optimizers.OPTIMIZERS`; or None, for no state.
     gradient_accumulation
         Gradients of one backward are still there in the next.
     options
@@ -353,8 +353,7 @@ def _margin(margin: object, budget: int, device: torch.device) -> int:
 
 
 def _smaller_moments(model: nn.Module, moments: int) -> int | None:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return named_moments(trained, "adam-8bit") if moments else None
+    return named_moments(model, "adam-8bit") if moments else None
 
 
 def _has_buckets(model: nn.Module) -> bool:
