@@ -74,6 +74,9 @@ class Plan(PlanFacts):
     policies
         What to keep inside the layers that are kept under an option, by their names: pairs
         (operation, n) as in `OptionCost.keeps`. Of those options whose costs say it.
+    tiles
+        In how many tiles layers run that are kept under an option, by their names. Such a plan's
+        gradients are the model's to rounding, not bit by bit.
     """
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:
@@ -188,8 +191,11 @@ class Plan(PlanFacts):
 
     def _key(self) -> tuple[object, ...]:
         head = self._head()
-        rest = (head[name] for name in head if name not in ("layers", "policies"))
-        return (self.schedule, self.layers, *rest, *sorted(self.policies.items()))
+        rest = (head[name] for name in head if name not in ("layers", "policies", "tiles"))
+        return (
+            *(self.schedule, self.layers, *rest),
+            *(*sorted(self.policies.items()), *sorted(self.tiles.items())),
+        )
 
 
 def _restored(text: str, rest: Mapping[str, Any]) -> Plan:
