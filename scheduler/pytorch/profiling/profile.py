@@ -43,6 +43,7 @@ from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.parts import see_parts
+from scheduler.pytorch.profiling.tiles import LEAST_TOKENS, Tiles, see_tiles
 from scheduler.pytorch.profiling.waiting import Waiting, with_waiting
 
 
@@ -53,6 +54,7 @@ def profile(
     blocks: str | Iterable[str] = "auto",
     *,
     options: bool = False,
+    tiles: bool | int = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -85,6 +87,10 @@ def profile(
         True: look inside the blocks, and give each its options: which of its results to keep while
         the rest is dropped and made again (of chains). At most 10 of the Pareto set of a block, and
         what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
+    tiles
+        True: give the head options to run with its loss in tiles, of at least 1,024 tokens, so that
+        the logits are never there as a whole; a number: of at least so many. Gradients under a plan
+        that takes one are the model's to rounding, not bit by bit.
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -111,7 +117,8 @@ def profile(
     """
     machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
     try:
-        return see(model, inputs, loss_fn, blocks, options=options, fake=fake, **machine).costs
+        ways: dict[str, Any] = {"options": options, "tiles": tiles}
+        return see(model, inputs, loss_fn, blocks, **ways, fake=fake, **machine).costs
     except NoChain as error:
         return instead_of_chain(error, model, inputs, loss_fn, blocks, fake=fake, **machine)
 
@@ -152,6 +159,7 @@ class Seen:
     runs: int
     fake: bool
     options: list[SeenOptions | None]  # of each block, where they were asked for
+    tiles: Tiles
 
 
 def profiled(model: nn.Module, blocks: str | list[str], *, options: bool) -> nn.Module:
@@ -172,6 +180,7 @@ def see(
     blocks: str | Iterable[str] = "auto",
     *,
     options: bool = False,
+    tiles: bool | int = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -190,7 +199,18 @@ def see(
                 found = look_for(model, blocks, inputs)
             check_unwrapped(model, found.names)
             with without_caches(model, found.names):
-                return _profile(model, inputs, loss_fn, found, clock, ambient, options)
+                least = _least_tokens(tiles)
+                return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
+
+
+def _least_tokens(tiles: bool | int) -> int | None:
+    if isinstance(tiles, bool):
+        return LEAST_TOKENS if tiles else None
+    if not isinstance(tiles, int) or tiles < 1:
+        raise InvalidCosts(
+            f"tiles must be True, False or the least tokens of a tile, got {shown(tiles)}"
+        )
+    return tiles
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -214,30 +234,51 @@ def _profile(
     clock: Clock,
     ambient: Ambient,
     options: bool,
+    least_tokens: int | None,
 ) -> Seen:
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
+        tiles = Tiles()
+        if least_tokens is not None:
+            tiles = see_tiles(
+                model,
+                _tokens(blocks[-1]),
+                least_tokens,
+                _last(parts),
+                lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
+            )
     # What has no backward is let go where its output is: to the chain it is code between blocks.
     cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
     if 0 < len(cut_off) < len(blocks):
         names = [name for name in found.names if name not in cut_off]
         found = replace(found, names=names)
-        return _profile(model, inputs, loss_fn, found, clock, ambient, options)
+        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least_tokens)
     seen, runs = _see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = _layers(model, blocks, parts, seen, casts)
+    layers = _layers(model, blocks, parts, seen, casts, tiles)
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     estimated = isinstance(clock, RooflineClock)
-    return Seen(costs, blocks, parts, runs, estimated, all_ways)
+    return Seen(costs, blocks, parts, runs, estimated, all_ways, tiles)
+
+
+def _tokens(block: CalledBlock) -> int:
+    assert block.output is not None
+    return block.output.numel() // block.output.size(-1) if block.output.dim() > 1 else 1
+
+
+def _last(parts: Parts) -> Peaks:
+    peaks = parts.peaks[-1]
+    assert peaks is not None  # only the first part may be nothing
+    return peaks
 
 
 def _layers(
@@ -246,15 +287,16 @@ def _layers(
     parts: Parts,
     seen: list[tuple[Peaks, SeenOptions | None]],
     casts: int,
+    tiles: Tiles,
 ) -> tuple[LayerCost, ...]:
     """Blocks and parts in the order in which they run."""
     # A block that holds its input as it is kept holds it in a checkpoint, too.
     first = {b.run: peaks for b, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))}
     free = {run for run, peaks in first.items() if not peaks.input_saved}
     local = [each.nbytes + _not_held(each.inputs, free) for each in parts.local]
-    nothing = _with_local(model, blocks, parts, seen, casts, free, [0] * len(blocks))
+    nothing = _with_local(model, blocks, parts, seen, casts, tiles, free, [0] * len(blocks))
     counted = _that_count(blocks, parts, [peaks for peaks, _ in seen], local, nothing)
-    return _with_local(model, blocks, parts, seen, casts, free, counted)
+    return _with_local(model, blocks, parts, seen, casts, tiles, free, counted)
 
 
 def _with_local(
@@ -263,6 +305,7 @@ def _with_local(
     parts: Parts,
     seen: list[tuple[Peaks, SeenOptions | None]],
     casts: int,
+    tiles: Tiles,
     free: set[int],
     local_bytes: list[int],
 ) -> tuple[LayerCost, ...]:
@@ -277,6 +320,8 @@ def _with_local(
         places.append(len(layers))
         if peaks is not None:
             cost = peaks.with_more_in_forward(more).cost(_free(name, model), recomputable=False)
+            if peaks is parts.peaks[-1]:
+                cost = replace(cost, options=tuple(tiles.options(peaks, cost, more)))
             layers.append(cost)
 
     last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
