@@ -64,8 +64,9 @@ class Loss:
         The logits become the gradient of the losses times `scale` (None: are used up), in their
         own memory: softmax less the target, for which autograd makes three more of their size.
         """
-        kept = (target != self.ignore_index).unsqueeze(1)
-        target = target.unsqueeze(1).where(kept, 0)
+        is_kept = (target != self.ignore_index).unsqueeze(1)
+        target = target.unsqueeze(1).where(is_kept, 0)
+        kept = is_kept.to(logits.dtype)
         ones = logits.new_ones(logits.shape[1])
         weights = ones if self.weight is None else self.weight.to(logits.dtype)
         share = self.label_smoothing / logits.shape[1]
