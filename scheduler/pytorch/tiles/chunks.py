@@ -31,7 +31,7 @@ class Projection:
     bias: torch.Tensor | None
     dtype: torch.dtype  # of the logits: that of the weight, or autocast's
     needed: tuple[bool, bool, bool]
-    gradients: tuple[torch.Tensor | None, ...] | None = None
+    gradients: list[torch.Tensor | None] | None = None
 
     def release(self) -> None:
         """Hold no tensors any longer."""
@@ -48,31 +48,45 @@ class Loss:
     weight: torch.Tensor | None
     ignore_index: int
     label_smoothing: float
+    dtype: torch.dtype  # of the loss
 
-    def of(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss of each token of a chunk."""
-        return F.cross_entropy(
-            self._stepped(logits),
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction="none",
-            label_smoothing=self.label_smoothing,
-        )
-
-    def _stepped(self, logits: torch.Tensor) -> torch.Tensor:
-        # Recorded where autocast may have been another than where the loss is.
-        with torch.autocast(logits.device.type, enabled=False):
-            for step in self.steps:
-                logits = step(logits)
+    def stepped(self, logits: torch.Tensor) -> torch.Tensor:
+        """A chunk as the loss reads it."""
+        for step in self.steps:
+            logits = step(logits)
         return logits
 
-    def denominator(self) -> torch.Tensor:
-        """What the sum over tokens is divided by for the mean."""
-        kept = self.target != self.ignore_index
-        if self.weight is None:
-            return kept.sum()
-        return (self.weight[self.target.where(kept, 0)] * kept).sum()
+    def of(
+        self, logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each token of a chunk, and its weight in the mean.
+
+        The logits become the gradient of the losses times `scale` (None: are used up), in their
+        own memory: softmax less the target, for which autograd makes three more of their size.
+        """
+        is_kept = (target != self.ignore_index).unsqueeze(1)
+        target = target.unsqueeze(1).where(is_kept, 0)
+        kept = is_kept.to(logits.dtype)
+        ones = logits.new_ones(logits.shape[1])
+        weights = ones if self.weight is None else self.weight.to(logits.dtype)
+        share = self.label_smoothing / logits.shape[1]
+        row = weights[target] * kept
+        rest = (1 - self.label_smoothing) * row
+        spread = share * kept
+        logits -= logits.amax(1, keepdim=True)
+        losses = -rest * logits.gather(1, target)
+        if share:
+            losses -= spread * (logits @ weights).unsqueeze(1)
+        total = logits.exp_().sum(1, keepdim=True)
+        whole = rest + spread * weights.sum()
+        losses += whole * total.log()
+        if scale is not None:
+            scale = scale.unsqueeze(1)
+            logits *= whole * scale / total
+            logits.scatter_add_(1, target, -rest * scale)
+            if share:
+                logits.addcmul_(spread * scale, weights, value=-1)
+        return losses.squeeze(1), row.squeeze(1)
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -97,14 +111,15 @@ class ChunkedLoss(torch.autograd.Function):
         # What each token's loss is weighted with is not known before the backward.
         ctx.again = loss if reduction == "none" else None
         at_once = has_backward and reduction != "none"
-        losses, ctx.gradients = _run(projection, loss, with_gradients=at_once)
+        ones = torch.ones_like(loss.rows, dtype=exact(loss.dtype)) if at_once else None
+        losses, weights, ctx.gradients = _run(projection, loss, ones)
+        ctx.denominator = weights.sum() if reduction == "mean" else None
         if reduction == "none":
-            return losses
+            return losses.view(loss.rows.shape).to(loss.dtype)
         if at_once:
             projection.release()
-        ctx.denominator = loss.denominator() if reduction == "mean" else None
-        total = losses.sum(dtype=_exact(losses.dtype))
-        return (total if ctx.denominator is None else total / ctx.denominator).to(losses.dtype)
+        total = losses.sum()
+        return (total if ctx.denominator is None else total / ctx.denominator).to(loss.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -117,7 +132,7 @@ class ChunkedLoss(torch.autograd.Function):
             )
         (grad,) = grad_outputs
         if ctx.again is not None:
-            _, projection.gradients = _run(projection, ctx.again, upstream=grad)
+            *_, projection.gradients = _run(projection, ctx.again, grad)
             return stand_in(ctx.form), None, None, None, None
         if ctx.gradients is None:
             raise UnsupportedModel(
@@ -125,9 +140,7 @@ class ChunkedLoss(torch.autograd.Function):
                 "chunks hand over their gradients once; call backward once for each forward, or "
                 "take the chunks away with remove() on the handle"
             )
-        factor = grad.to(_exact(grad.dtype))
-        if ctx.denominator is not None:
-            factor = factor / ctx.denominator
+        factor = grad if ctx.denominator is None else grad / ctx.denominator
         gradients, ctx.gradients = ctx.gradients, None
         for gradient in gradients:
             if gradient is not None:
@@ -153,52 +166,53 @@ def stand_in(form: Form) -> torch.Tensor:
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 
-def _exact(dtype: torch.dtype) -> torch.dtype:
+def exact(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums of many are made."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _run(
-    projection: Projection,
-    loss: Loss,
-    *,
-    upstream: torch.Tensor | None = None,
-    with_gradients: bool = True,
-) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...] | None]:
-    """Each token's loss; gradients of the sum of all losses, each times its `upstream`."""
+    projection: Projection, loss: Loss, upstream: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    """Each token's loss and weight; gradients of the sum of the losses, each times its `upstream`.
+
+    None: no gradients.
+    """
     hidden, weight, bias = projection.hidden, projection.weight, projection.bias
     assert hidden is not None
     assert weight is not None
-    cast = weight.to(projection.dtype)
-    cast_bias = None if bias is None else bias.to(projection.dtype)
     sums: list[torch.Tensor | None] = [None, None, None]
-    if with_gradients:
+    if upstream is not None:
         for i, tensor in enumerate((hidden, weight, bias)):
             if tensor is not None and projection.needed[i]:
-                dtype = tensor.dtype if i == 0 else _exact(tensor.dtype)
+                # To a token's hidden states nothing is added but to a zero.
+                dtype = tensor.dtype if i == 0 else exact(tensor.dtype)
                 sums[i] = torch.zeros_like(tensor, dtype=dtype)
-    n = projection.chunks
-    targets = loss.target.tensor_split(n)
-    scales = [None] * n if upstream is None else upstream.tensor_split(n)
-    losses = []
-    for rows, target, scale in zip(loss.rows.tensor_split(n), targets, scales, strict=True):
-        chunk = hidden.index_select(0, rows).to(projection.dtype)
-        with torch.autocast(hidden.device.type, enabled=False):
-            logits = F.linear(chunk, cast, cast_bias)
-        if not with_gradients:
-            losses.append(loss.of(logits, target))
-            continue
-        # The hooks of whoever watches or moves what is saved are not for what ends right here.
-        with torch.enable_grad(), saved_tensors_hooks(_itself, _itself):
-            of_chunk = loss.of(logits.requires_grad_(), target)
-        losses.append(of_chunk.detach())
-        scale = torch.ones_like(of_chunk) if scale is None else scale
-        (grad,) = torch.autograd.grad(of_chunk, logits, scale)
-        del logits, of_chunk
-        with torch.autocast(hidden.device.type, enabled=False):
-            _accumulate(sums, grad, chunk, cast, rows)
-        del grad
-    return torch.cat(losses), tuple(sums) if with_gradients else None
+    weight = weight.to(projection.dtype)
+    bias = None if bias is None else bias.to(projection.dtype)
+    given = (loss.rows, loss.target) if upstream is None else (loss.rows, loss.target, upstream)
+    parts = [tensor.reshape(-1).tensor_split(projection.chunks) for tensor in given]
+    losses, weights = [], []
+    # Autocast may be another where the loss is than where the head ran.
+    with torch.autocast(hidden.device.type, enabled=False):
+        for rows, target, *scale in zip(*parts, strict=True):
+            chunk = hidden.index_select(0, rows).to(projection.dtype)
+            logits = F.linear(chunk, weight, bias).requires_grad_(upstream is not None)
+            # Hooks of those who watch or move what is saved are not for what ends right here.
+            with torch.set_grad_enabled(upstream is not None), saved_tensors_hooks(_same, _same):
+                read = loss.stepped(logits)
+            values = read.detach().to(exact(read.dtype))
+            if hasattr(read.grad_fn, "_saved_result"):
+                values = values.clone()
+            of_chunk, of_mean = loss.of(values, target, *scale)
+            losses.append(of_chunk)
+            weights.append(of_mean)
+            if upstream is not None:
+                (grad,) = torch.autograd.grad(read, logits, values.to(read.dtype))
+                del logits, read, values
+                _accumulate(sums, grad, chunk, weight, rows)
+                del grad
+    return torch.cat(losses), torch.cat(weights), sums
 
 
 def _accumulate(
@@ -226,5 +240,5 @@ def _accumulate(
         total += part.t() @ hidden
 
 
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
+def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor

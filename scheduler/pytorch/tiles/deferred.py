@@ -185,7 +185,7 @@ def _after(
     rest = args[1:]
     is_last = made.place == made.rows.dim()
     if name in _REGROUPED and is_last:
-        shape = func(torch.empty(made.shape, device="meta"), *rest, **kwargs).shape
+        shape = func(_formed(made), *rest, **kwargs).shape
         if shape and shape[-1] == made.width:
             return replace(made, rows=made.rows.reshape(shape[:-1]), place=len(shape) - 1)
     if name == "__getitem__" and is_last and _copies(rest[0]):
@@ -281,13 +281,9 @@ def _cross_entropy(
         raise _refusal("cross_entropy with probabilities as its targets", logits)
     if size_average is not None or reduce is not None:
         raise _refusal("cross_entropy with size_average or reduce, instead of reduction,", logits)
-    # torch's own word on forms that do not fit.
-    F.cross_entropy(
-        torch.empty(made.shape, dtype=made.dtype, device="meta"),
-        target.to("meta"),
-        weight=None if weight is None else weight.to("meta"),
-        reduction=reduction,
-    )
+    if target.shape != made.rows.shape or reduction not in ("mean", "sum", "none"):
+        # torch's own words on it.
+        F.cross_entropy(_formed(made), target.to("meta"), reduction=reduction)
     if made.place != min(1, made.rows.dim()):
         raise _refusal("cross_entropy over another dimension than the vocabulary", logits)
     said, n, tokens = repr(projection.name), projection.chunks, made.rows.numel()
@@ -302,10 +298,16 @@ def _cross_entropy(
             f"the head {said} is to run in {n} chunks, and this step's loss has "
             f"{counted(tokens, 'token')}; give chunked_head at most as many chunks as tokens"
         )
-    rows, target = made.rows.reshape(-1), target.reshape(-1)
-    loss = Loss(made.steps, rows, target, weight, ignore_index, label_smoothing)
-    losses = ChunkedLoss.apply(logits, projection, loss, reduction, torch.is_grad_enabled())
-    return losses.view(made.rows.shape) if reduction == "none" else losses
+    empty = torch.empty((0, made.width), dtype=made.dtype, device=made.rows.device)
+    dtype = F.cross_entropy(empty, target.flatten()[:0], weight=weight, reduction="none").dtype
+    loss = Loss(made.steps, made.rows, target, weight, ignore_index, label_smoothing, dtype)
+    has_backward = torch.is_grad_enabled()
+    result: torch.Tensor = ChunkedLoss.apply(logits, projection, loss, reduction, has_backward)
+    return result
+
+
+def _formed(made: Made) -> torch.Tensor:
+    return torch.empty((), dtype=made.dtype, device="meta").expand(made.shape)
 
 
 def _first(value: Any) -> DeferredLogits:
