@@ -151,6 +151,9 @@ class LayerCost:
         the gradients are allocated.
     recomputable
         False: the layer must be kept, as when no module wraps it.
+    time_spread
+        Of measured times: by which share repeated runs were longer or shorter. No plan depends on
+        it.
 
     Raises
     ------
@@ -178,6 +181,7 @@ class LayerCost:
     )
     backward_overlap_bytes: int = field(default=0, metadata=BYTES)
     recomputable: bool = field(default=True, metadata=FLAG)
+    time_spread: float = field(default=0.0, metadata=TIME)
 
     def __post_init__(self) -> None:
         check_name("a layer", "name", self.name)
@@ -213,6 +217,7 @@ def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
 def canonical_record(layer: LayerCost) -> dict[str, Any]:
     """As `to_record`, but the same for all ways to write the same layer."""
     record, values = to_record(layer), filled(layer)
+    record.pop("time_spread", None)
     # Written out even where it is what stands for it.
     record |= {each.name: values[each.name] for each in fields(layer) if each.default is None}
     for option in record.get("options", ()):

@@ -17,7 +17,8 @@ class Peaks:
     `early_bytes`: what that is, and stays while the layers before it in its segment run again.
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
-    forward changes on its module, of which a checkpoint holds a copy.
+    forward changes on its module, of which a checkpoint holds a copy. `time_spread`: as of a
+    `LayerCost`.
     """
 
     input_bytes: int
@@ -37,6 +38,7 @@ class Peaks:
     early_bytes: int = 0
     state_bytes: int = 0
     left_bytes: int = 0
+    time_spread: float = 0.0
 
     @property
     def spare_bytes(self) -> int:
@@ -85,6 +87,7 @@ class Peaks:
             input_saved=self.input_saved,
             output_saved=self.output_saved,
             recomputable=recomputable and self.repeatable,
+            time_spread=self.time_spread,
         )
 
     def option(self, name: str, seen: Peaks, recompute_time: float) -> OptionCost:

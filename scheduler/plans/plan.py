@@ -16,6 +16,7 @@ from scheduler.plans.file.fields import check_record, steps_key
 from scheduler.plans.file.items import parse_plan
 from scheduler.plans.kinds import KINDS
 from scheduler.plans.text import labelled, peak_text, step_text
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import format_percent
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["Plan", "PlanReplay", "summary_lines"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(PlanFacts):
+class Plan(InNotebooks, PlanFacts):
     """What to keep and what to run again, with what is proven about it.
 
     Plans come from `scheduler.solve`, from a frontier, or from a plan file. That of a chain has
@@ -233,7 +234,7 @@ def summary_lines(plan: PlanFacts, set_by: str | None = None) -> list[str]:
         ("method", f"{plan.method}, {plan.size}"),
     ]
     if plan.solve_seconds is not None:
-        lines.append(("solved", f"in {plan.solve_seconds:.3f} s"))
+        lines.append(("solved", f"in {format_time(plan.solve_seconds, 's')}"))
     if plan.note:
         lines.append(("note", plan.note))
     return labelled(lines)

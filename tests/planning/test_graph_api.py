@@ -150,7 +150,7 @@ def test_budgets_are_read_as_for_chains() -> None:
     plan = solve(UNET, budget="25KB", reserved="1KB")
     assert (plan.budget_bytes, plan.reserved_bytes) == (25_000, 1_000)
     assert solve(UNET, 25e-6).budget_bytes == 25_000
-    assert "25.00 KB (24.41 KiB), 1.00 KB (0.98 KiB) of it reserved" in str(plan)
+    assert "25.00 KB (24.41 KiB), 1.000 KB (1000 B) of it reserved" in str(plan)
     assert plan.optimal_in == "any"  # everything is kept, so that nothing at all is faster
     assert "no budget given" in sentence(InvalidBudget, solve, UNET)
     assert "nothing is left" in sentence(InvalidBudget, solve, UNET, budget=5, reserved=5)
@@ -215,7 +215,7 @@ def test_below_the_floor_the_operation_is_named() -> None:
     message = sentence(InfeasibleGraph, solve, TR2, budget=floor - 1)
     name = TR2.nodes[node].name
     assert message == (
-        f"no plan fits a budget of 2.11 KB (2.06 KiB): the computation of {name!r} alone needs "
+        f"no plan fits a budget of 2.111 KB (2.062 KiB): the computation of {name!r} alone needs "
         f"{floor} bytes (2.062 KiB), 1 byte more than the budget; give at least that much"
     )
     with pytest.raises(InfeasibleBudget) as caught:
@@ -326,7 +326,7 @@ def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> No
 
     unknown = "whether there is one is not known: the floor of all plans is 2112 bytes (2.062 KiB)"
     assert message(time_limit=2.5).startswith(
-        f"no plan was found within a budget of 2.50 KB (2.44 KiB) in the time limit of 2.5 s; "
+        f"no plan was found within a budget of 2.500 KB (2.441 KiB) in the time limit of 2.5 s; "
         f"{unknown}, set by the computation of "
     )
     answer(monkeypatch, infeasible(TR2.to_problem(), floor, node, None))
@@ -537,7 +537,7 @@ def test_a_bound_holds_for_smaller_budgets(monkeypatch: pytest.MonkeyPatch) -> N
     assert made.failed
     assert all("method 'auto' came to its end" in why for _, why in made.failed)
     assert sentence(NoPlanFound, made.plan, good.peak_bytes - 1).startswith(
-        "the sweep has no plan within a budget of 2.94 KB (2.87 KiB): its smallest needs "
+        "the sweep has no plan within a budget of 2.943 KB (2.874 KiB): its smallest needs "
     )
 
 
@@ -636,7 +636,7 @@ def test_compare_where_everything_fits_or_nothing_does() -> None:
     tight = compare(UNET, budget=1000, time_limit=10)
     assert not tight.optimal.fits
     assert tight.conclusion().startswith(
-        "No plan of class 'staged' fits a budget of 1.00 KB (0.98 KiB): in this order of layers"
+        "No plan of class 'staged' fits a budget of 1.000 KB (1000 B): in this order of layers"
     )
     assert [row.note for row in rows(tight).values()][1] == ""
     costs, problem = counterexample(0)
