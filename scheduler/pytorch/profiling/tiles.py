@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from torch import nn
 
@@ -20,7 +19,8 @@ _WORTH = 0.99
 """More tiles are tried as long as they lower the head's peak by a hundredth."""
 
 
-class Tile(NamedTuple):
+@dataclass(frozen=True)
+class Tile:
     """The head in so many tiles, as it was seen, and the time that this takes more, in ms."""
 
     count: int

@@ -123,7 +123,9 @@ def sizes(grads: Gradients) -> dict[str, float]:
     return {name: max(norm, least) for name, norm in norms.items()}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma2", "granite", "bert", "t5", "bart"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "qwen3", "gemma2", "granite", "bert", "t5", "bart"]
+)
 def test_models_have_the_same_gradients(name: str) -> None:
     model, inputs = model_of(name), masked_batch()
     loss, whole = step(model, **inputs)
