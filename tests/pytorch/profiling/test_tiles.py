@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from scheduler import InvalidCosts, InvalidPlan, Plan, frontier
+from scheduler import InfeasibleBudget, InvalidCosts, InvalidPlan, Plan, frontier
 from scheduler.export.export import export
 from scheduler.plans.rows import policy_sentences
-from scheduler.pytorch import apply, describe, profile, verify
+from scheduler.pytorch import apply, auto_checkpoint, describe, profile, verify
 from tests.pytorch.models import mlp
 
 TOKENS, WORDS = 64, 1000
@@ -102,3 +102,13 @@ def test_tiles_are_not_thin_unless_asked() -> None:
     assert not profile(model, batch, loss_fn, tiles=True).layers[-1].options
     with pytest.raises(InvalidCosts, match="least tokens of a tile, got 0"):
         profile(model, batch, loss_fn, tiles=0)
+
+
+def test_one_call_takes_tiles_where_they_are_asked_for() -> None:
+    model, batch, loss_fn = case("gpt2")
+    below = frontier(profile(model, batch, loss_fn)).points[0][0]
+    asked: dict[str, Any] = {"optimizer": None, "margin": 0, "quiet": True}
+    with pytest.raises(InfeasibleBudget):
+        auto_checkpoint(model, batch, budget=below, **asked)
+    with auto_checkpoint(model, batch, budget=below, tiles=16, **asked) as handle:
+        assert handle.plan.tiles
