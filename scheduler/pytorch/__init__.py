@@ -14,6 +14,7 @@ from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.block_graph import block_graph
 from scheduler.pytorch.profiling.describe import Description, describe
 from scheduler.pytorch.profiling.profile import profile
+from scheduler.pytorch.tiles.head import chunked_head
 from scheduler.pytorch.verification.measure import Measurement, measure
 from scheduler.pytorch.verification.verdict import Verification
 from scheduler.pytorch.verification.verify import verify
@@ -23,3 +24,4 @@ __all__ += ["apply_graph", "block_graph", "measure", "profile", "profile_graph",
 __all__ += ["Coverage", "Description", "Verification", "describe", "verify"]
 __all__ += ["CompileBudget", "CompiledPlan", "compile_budget"]
 __all__ += ["AutoHandle", "auto_checkpoint"]
+__all__ += ["chunked_head"]

@@ -1,0 +1,245 @@
+"""The projection to the vocabulary and its loss, chunk of tokens by chunk.
+
+The gradients are made in the forward, so that no logits are kept: the loss is summed over tokens,
+and what its gradient is multiplied with comes in the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
+
+from scheduler.common.errors import UnsupportedModel
+
+Step = Callable[[torch.Tensor], torch.Tensor]
+"""What is done to each token's logits alone."""
+
+
+@dataclass
+class Projection:
+    """What makes the logits; `gradients` are those of its three tensors, once they are known."""
+
+    name: str
+    chunks: int
+    hidden: torch.Tensor | None  # (tokens, width); None once the loss has used it
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    dtype: torch.dtype  # of the logits: that of the weight, or autocast's
+    needed: tuple[bool, bool, bool]
+    gradients: list[torch.Tensor | None] | None = None
+
+    def release(self) -> None:
+        """Hold no tensors any longer."""
+        self.hidden = self.weight = self.bias = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cross entropy of some rows of the logits, to each of which `steps` were done."""
+
+    steps: tuple[Step, ...]
+    rows: torch.Tensor  # which of the projection's tokens
+    target: torch.Tensor
+    weight: torch.Tensor | None
+    ignore_index: int
+    label_smoothing: float
+    dtype: torch.dtype  # of the loss
+
+    def stepped(self, logits: torch.Tensor) -> torch.Tensor:
+        """A chunk as the loss reads it."""
+        for step in self.steps:
+            logits = step(logits)
+        return logits
+
+    def of(
+        self, logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of each token of a chunk, and its weight in the mean.
+
+        The logits become the gradient of the losses times `scale` (None: are used up), in their
+        own memory: softmax less the target, for which autograd makes three more of their size.
+        """
+        is_kept = (target != self.ignore_index).unsqueeze(1)
+        target = target.unsqueeze(1).where(is_kept, 0)
+        kept = is_kept.to(logits.dtype)
+        ones = logits.new_ones(logits.shape[1])
+        weights = ones if self.weight is None else self.weight.to(logits.dtype)
+        share = self.label_smoothing / logits.shape[1]
+        row = weights[target] * kept
+        rest = (1 - self.label_smoothing) * row
+        spread = share * kept
+        logits -= logits.amax(1, keepdim=True)
+        losses = -rest * logits.gather(1, target)
+        if share:
+            losses -= spread * (logits @ weights).unsqueeze(1)
+        total = logits.exp_().sum(1, keepdim=True)
+        whole = rest + spread * weights.sum()
+        losses += whole * total.log()
+        if scale is not None:
+            scale = scale.unsqueeze(1)
+            logits *= whole * scale / total
+            logits.scatter_add_(1, target, -rest * scale)
+            if share:
+                logits.addcmul_(spread * scale, weights, value=-1)
+        return losses.squeeze(1), row.squeeze(1)
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """The loss of deferred logits.
+
+    Their gradient is a stand-in without memory: it takes autograd to the node of the projection,
+    for which the true ones are put down.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        projection: Projection,
+        loss: Loss,
+        reduction: str,
+        has_backward: bool,
+    ) -> torch.Tensor:
+        """Each token's loss, their sum or their mean."""
+        ctx.form = form_of(logits)
+        ctx.projection = projection
+        # What each token's loss is weighted with is not known before the backward.
+        ctx.again = loss if reduction == "none" else None
+        at_once = has_backward and reduction != "none"
+        ones = torch.ones_like(loss.rows, dtype=exact(loss.dtype)) if at_once else None
+        losses, weights, ctx.gradients = _run(projection, loss, ones)
+        ctx.denominator = weights.sum() if reduction == "mean" else None
+        if reduction == "none":
+            return losses.view(loss.rows.shape).to(loss.dtype)
+        if at_once:
+            projection.release()
+        total = losses.sum()
+        return (total if ctx.denominator is None else total / ctx.denominator).to(loss.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Put the gradients down where the projection's backward finds them."""
+        projection = ctx.projection
+        if torch.is_grad_enabled():
+            raise UnsupportedModel(
+                f"a second derivative was asked of the loss of {projection.name!r}, whose chunks "
+                "have the first only; take the chunks away with remove() on the handle"
+            )
+        (grad,) = grad_outputs
+        if ctx.again is not None:
+            *_, projection.gradients = _run(projection, ctx.again, grad)
+            return stand_in(ctx.form), None, None, None, None
+        if ctx.gradients is None:
+            raise UnsupportedModel(
+                f"the backward of the loss of {projection.name!r} runs a second time, and its "
+                "chunks hand over their gradients once; call backward once for each forward, or "
+                "take the chunks away with remove() on the handle"
+            )
+        factor = grad if ctx.denominator is None else grad / ctx.denominator
+        gradients, ctx.gradients = ctx.gradients, None
+        for gradient in gradients:
+            if gradient is not None:
+                # Not `mul_`, which would round the factor first where the gradient is in bf16.
+                dtype = torch.promote_types(gradient.dtype, factor.dtype)
+                for part in gradient.tensor_split(projection.chunks):
+                    part.copy_(part.to(dtype) * factor)
+        projection.gradients = gradients
+        ctx.denominator = None  # the loss holds this as long as it is held
+        return stand_in(ctx.form), None, None, None, None
+
+
+Form = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def form_of(tensor: torch.Tensor) -> Form:
+    """All that there is of a tensor without memory."""
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def stand_in(form: Form) -> torch.Tensor:
+    """A tensor that takes the memory of one number."""
+    shape, dtype, device = form
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)
+
+
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums of many are made."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _run(
+    projection: Projection, loss: Loss, upstream: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    """Each token's loss and weight; gradients of the sum of the losses, each times its `upstream`.
+
+    None: no gradients.
+    """
+    hidden, weight, bias = projection.hidden, projection.weight, projection.bias
+    assert hidden is not None
+    assert weight is not None
+    sums: list[torch.Tensor | None] = [None, None, None]
+    if upstream is not None:
+        for i, tensor in enumerate((hidden, weight, bias)):
+            if tensor is not None and projection.needed[i]:
+                # To a token's hidden states nothing is added but to a zero.
+                dtype = tensor.dtype if i == 0 else exact(tensor.dtype)
+                sums[i] = torch.zeros_like(tensor, dtype=dtype)
+    weight = weight.to(projection.dtype)
+    bias = None if bias is None else bias.to(projection.dtype)
+    given = (loss.rows, loss.target) if upstream is None else (loss.rows, loss.target, upstream)
+    parts = [tensor.reshape(-1).tensor_split(projection.chunks) for tensor in given]
+    losses, weights = [], []
+    # Autocast may be another where the loss is than where the head ran.
+    with torch.autocast(hidden.device.type, enabled=False):
+        for rows, target, *scale in zip(*parts, strict=True):
+            chunk = hidden.index_select(0, rows).to(projection.dtype)
+            logits = F.linear(chunk, weight, bias).requires_grad_(upstream is not None)
+            # Hooks of those who watch or move what is saved are not for what ends right here.
+            with torch.set_grad_enabled(upstream is not None), saved_tensors_hooks(_same, _same):
+                read = loss.stepped(logits)
+            values = read.detach().to(exact(read.dtype))
+            if hasattr(read.grad_fn, "_saved_result"):
+                values = values.clone()
+            of_chunk, of_mean = loss.of(values, target, *scale)
+            losses.append(of_chunk)
+            weights.append(of_mean)
+            if upstream is not None:
+                (grad,) = torch.autograd.grad(read, logits, values.to(read.dtype))
+                del logits, read, values
+                _accumulate(sums, grad, chunk, weight, rows)
+                del grad
+    return torch.cat(losses), torch.cat(weights), sums
+
+
+def _accumulate(
+    sums: list[torch.Tensor | None],
+    grad: torch.Tensor,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    rows: torch.Tensor,
+) -> None:
+    """Add what a chunk gives to the gradients of hidden states, weight and bias."""
+    of_hidden, of_weight, of_bias = sums
+    if of_hidden is not None:
+        of_hidden.index_add_(0, rows, (grad @ weight).to(of_hidden.dtype))
+    if of_bias is not None:
+        of_bias += grad.sum(0, dtype=of_bias.dtype)
+    if of_weight is None:
+        return
+    if grad.dtype == of_weight.dtype:
+        of_weight.addmm_(grad.t(), hidden)
+        return
+    # In slices, so that a product takes no more than the chunk's logits.
+    slices = -(-hidden.shape[1] // hidden.shape[0])
+    pairs = zip(of_weight.tensor_split(slices), grad.tensor_split(slices, dim=1), strict=True)
+    for total, part in pairs:
+        total += part.t() @ hidden
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
