@@ -22,23 +22,28 @@ from scheduler.pytorch.tiles.chunks import (
     stand_in,
 )
 
-_SAID = frozenset(
-    "shape dtype device layout requires_grad grad_fn is_leaf ndim size dim numel nelement "
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_SAID = _names(
+    "shape dtype device layout requires_grad grad_fn is_leaf ndim size dim numel nelement __len__ "
     "element_size itemsize nbytes get_device is_contiguous is_floating_point is_complex is_cuda "
-    "is_cpu is_meta is_mps is_xpu is_nested is_sparse is_quantized __len__ untyped_storage".split()
+    "is_cpu is_meta is_mps is_xpu is_nested is_sparse is_quantized _base untyped_storage"
 )
 """What can be said of them without their values."""
-_SAME = frozenset(("contiguous", "clone"))
-_VALUES = frozenset(
-    "to type_as float double half bfloat16 mul multiply div divide true_divide add sub subtract "
-    "__mul__ __rmul__ __truediv__ __add__ __radd__ __sub__ neg tanh".split()
+_SAME = _names("contiguous clone")
+_VALUES = _names(
+    "to float double half bfloat16 mul multiply div divide true_divide add sub subtract neg tanh "
+    "__mul__ __rmul__ __truediv__ __add__ __radd__ __sub__"
 )
-"""What changes each number of a token's logits by itself, so that it can be done to a chunk."""
-_REGROUPED = frozenset(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"))
+"""What changes each number by itself, so that it can be done to a chunk."""
+_REGROUPED = _names("view reshape flatten unflatten")
 """What arranges tokens anew, where the vocabulary stays the last dimension."""
-_VIEWED = frozenset(
+_VIEWED = _names(
     "transpose permute movedim moveaxis swapaxes swapdims mT squeeze unsqueeze narrow select "
-    "__getitem__".split()
+    "__getitem__"
 )
 """What picks and moves dimensions, in views."""
 
@@ -83,7 +88,7 @@ class DeferredLogits(torch.Tensor):
         """Note what is done to the logits, compute their loss, or refuse what reads them."""
         kwargs = kwargs or {}
         name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if name in _SAID:
+        if name in _SAID or (name == "register_hook" and _is_of_sharding(args[1])):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         places = [i for i, value in enumerate(args) if isinstance(value, cls)]
@@ -293,6 +298,12 @@ def _cross_entropy(
             "compute one loss (a model that is given labels computes its own), or take the chunks "
             "away with remove() on the handle"
         )
+    assert projection.weight is not None
+    if projection.weight.untyped_storage().nbytes() == 0:
+        raise UnsupportedModel(
+            f"the weight of the head {said} is no longer there when the loss is computed; call "
+            "fully_shard with reshard_after_forward=False, or compute the loss in the model"
+        )
     if n > tokens:
         raise UnsupportedModel(
             f"the head {said} is to run in {n} chunks, and this step's loss has "
@@ -304,6 +315,11 @@ def _cross_entropy(
     has_backward = torch.is_grad_enabled()
     result: torch.Tensor = ChunkedLoss.apply(logits, projection, loss, reduction, has_backward)
     return result
+
+
+def _is_of_sharding(hook: Any) -> bool:
+    """Whether a hook waits for the gradient to come by, and does not look at it."""
+    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
 
 
 def _formed(made: Made) -> torch.Tensor:

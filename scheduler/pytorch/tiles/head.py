@@ -81,11 +81,12 @@ def find_head(model: nn.Module, head: str | None = None) -> tuple[str, nn.Linear
             "quantized weight, hooks or torch.compile make such), which cannot run in chunks; "
             "leave the head as a plain torch.nn.Linear, or name another one with head="
         )
-    if is_unit(module):
-        raise UnsupportedModel(
-            f"the head {name!r} is sharded alone with fully_shard, which takes its weight away "
-            "before the loss; leave it in the unit of the whole model"
-        )
+    for unit in (name[:i] for i in range(1, len(name) + 1) if name[i:][:1] in (".", "")):
+        if is_unit(modules[unit]):
+            raise UnsupportedModel(
+                f"{unit!r}, with the head's weight, is a unit of fully_shard of its own, which "
+                "lets go of it before the loss; leave it in the unit of the whole model"
+            )
     return name, module
 
 
