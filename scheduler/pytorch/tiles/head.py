@@ -127,7 +127,8 @@ class ChunkedHead(Replaced):
         tensors = [tensor for tensor in (input, weight, bias) if tensor is not None]
         is_needed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if not self.module.training or not is_needed:
-            return self.original(input)
+            whole: torch.Tensor = self.original(input)
+            return whole
         if is_traceable_wrapper_subclass(weight):
             raise UnsupportedModel(
                 f"the weight of the head {self.name!r} is a {type(weight).__name__}, which cannot "
