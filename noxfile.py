@@ -12,7 +12,7 @@ TORCH = "torch==2.13.0"
 TESTS = "pytest -n auto --dist worksteal"  # as README.md and CONTRIBUTING.md say
 
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "layers", "tests"]
+nox.options.sessions = ["lint", "types", "layers", "docs", "tests"]
 
 
 def install(session: nox.Session, *packages: str) -> None:
@@ -50,6 +50,13 @@ def layers(session: nox.Session) -> None:
     """What may import what."""
     install(session, "import-linter>=2.1")
     session.run("lint-imports", "--no-cache", "--no-logo")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site, into build/site: every link leads somewhere, every name exists."""
+    install(session, "mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings-python>=2.0")
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -32,6 +32,7 @@ from solvers.solution import Infeasible, Solution, Status, Unsuitable
 COMPARED = tuple(name for name in METHODS if name not in ("keep-all", "brute"))
 RATIOS = ("uniform", "every-layer", "single-level")
 MIB = 2**20
+CHAINS = Path(__file__).parent.parent / "tests" / "data" / "chains"
 
 
 # Cost files
@@ -72,8 +73,8 @@ def random_costs(layers: int, seed: int) -> CostGraph:
 
 
 def blocks(count: int) -> CostGraph:
-    """The example gpt2-small with `count` equal blocks."""
-    small = CostGraph.example("gpt2-small")
+    """The measured gpt2_small_12 with `count` equal blocks."""
+    small = CostGraph.load(CHAINS / "gpt2_small_12.json")
     embedding, block, *rest = small.layers
     head = rest[11:]  # 12 blocks, whose times differ only by how they were measured
     repeated = (replace(block, name=f"block {i}") for i in range(count))

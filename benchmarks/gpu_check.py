@@ -125,7 +125,7 @@ def _flash(device: str) -> AbstractContextManager[Any]:
 def _differences(real: CostGraph, fake: CostGraph) -> list[str]:
     def sizes(graph: CostGraph) -> dict[str, dict[str, Any]]:
         found = {
-            layer.name: {k: v for k, v in asdict(layer).items() if not k.endswith("_time")}
+            layer.name: {k: v for k, v in asdict(layer).items() if "time" not in k}
             for layer in graph.layers
         }
         return {**found, "inputs": {"bytes": graph.input_bytes}}

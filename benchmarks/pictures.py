@@ -1,4 +1,4 @@
-"""Draw the pictures of the README: ``python benchmarks/pictures.py``.
+"""Draw the pictures of README and site: ``python benchmarks/pictures.py``.
 
 They come from costs in this repository, so that anybody gets the same files; a test compares them.
 """
@@ -8,21 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from scheduler import CostGraph, compare, frontier, solve
+from scheduler.memory import costs_from_shape, load_shape
 from scheduler.plans.pictures import strip_picture, timeline_picture
 
-FOLDER = Path(__file__).parent.parent / "examples" / "pictures"
-EXAMPLE, BUDGET, TIGHT = "densenet121", "1GB", "310MB"
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+LLAMA, SEQUENCE, BUDGET = "llama-3-8b", 8192, "33GiB"
+NESTED, TIGHT = "densenet121", "345MB"
 
 
 def pictures() -> dict[str, str]:
     """The SVG text of each picture by its file's name."""
-    costs = CostGraph.example(EXAMPLE)
+    costs = costs_from_shape(load_shape(LLAMA), batch=1, sequence=SEQUENCE, options=True)
     plan = solve(costs, budget=BUDGET)
-    nested = solve(costs, budget=TIGHT)
+    nested = solve(CostGraph.example(NESTED), budget=TIGHT)
     return {
         "timeline.svg": timeline_picture(plan),
         "curve.svg": frontier(costs).picture(plan, compare(costs, budget=BUDGET)),
-        "strip.svg": strip_picture(nested, EXAMPLE),
+        "strip.svg": strip_picture(nested, NESTED),
     }
 
 

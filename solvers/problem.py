@@ -201,12 +201,17 @@ MAY_BE_NONE = tuple(field.name for field in fields(Option) if field.type == "int
 def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
     """Bytes by which a backward can stay below its count, for a layer kept that way.
 
-    What is live before it, an option's missing part made again, and what is live after it are
-    there at some moment; `input_bytes` is the size of what the layer reads.
+    What is live before it and what is live after it are there at some moment. What an option left
+    out, and is counted as made again, need not be there at once: it may be made tile by tile.
+    `input_bytes` is the size of what the layer reads.
     """
     outputs = 2 if layer.output_saved or way.output_saved else 1
     held = layer.saved_bytes + outputs * layer.output_bytes
-    return min(held, input_bytes + layer.gradient_bytes) + way.backward_transient_bytes
+    again = layer.saved_bytes - way.saved_bytes
+    if layer.output_saved and not way.output_saved:
+        again += layer.output_bytes
+    least = min(held, again + input_bytes + layer.gradient_bytes)
+    return least + way.backward_transient_bytes
 
 
 def where(layer: Layer, option: str | None) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
 from scheduler.common.text import format_both, format_bytes, shown
-from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
 from scheduler.memory.fitting.fit import Fit
 from scheduler.memory.fitting.fit import fit as fit_model
@@ -81,23 +79,6 @@ def aside_line(found: Fit, size: int, what: str, *, state: bool) -> str:
         f"{'' if state else '; the state is left out (--state none)'}; "
         f"{format_bytes(left) if left > 0 else 'nothing'} is left for the step"
     )
-
-
-def to_read(costs: CostGraph) -> CostGraph:
-    """With times of four digits: a roofline does not know more, and a table is read."""
-
-    def short(time: float) -> float:
-        return float(f"{time:.4g}")
-
-    layers = (
-        replace(
-            layer,
-            forward_time=short(layer.forward_time),
-            backward_time=short(layer.backward_time),
-        )
-        for layer in costs.layers
-    )
-    return replace(costs, layers=tuple(layers))
 
 
 def _option(argument: Argument) -> str:

@@ -111,9 +111,16 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         name, what = command.__name__.rpartition(".")[2], command.HELP
         options = commands.add_parser(
-            name, help=what, description=f"Print {what}.", allow_abbrev=False
+            name,
+            help=what,
+            description=f"Print {what}.",
+            usage=f"{PROGRAM} {name} {command.USAGE} [OPTION ...]",
+            allow_abbrev=False,
+            add_help=False,
         )
         command.add_arguments(options)
+        # After the main options, which are what people look for.
+        options.add_argument("-h", "--help", action="help", help="show this help and exit")
         options.set_defaults(run=command.run)
     return parser
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 
@@ -81,18 +81,27 @@ NOT_OPTIONS = (
 MODEL_OPTIONS = ("state", *(option.flag for option in OPTIONS))
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, state: bool = True) -> None:
-    """Add --model and what goes with it; where `state` can be left out, --state."""
-    group = parser.add_argument_group("a model in place of a cost file")
-    group.add_argument(
-        "--model", metavar="NAME", help="llama-3-8b, gpt2, …, or the path to a config.json"
-    )
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add --model."""
+    what = "llama-3-8b, gpt2, …, or the path to a config.json"
+    parser.add_argument("--model", metavar="NAME", help=what)
+
+
+def add_model_options(
+    parser: argparse.ArgumentParser, *, state: bool = True, main: Collection[str] = ()
+) -> None:
+    """Add what goes with --model; where `state` can be left out, --state.
+
+    `main`: flags that stand with the main options of the help.
+    """
+    group = parser.add_argument_group("a model and how it is trained")
     # Kept under the names that they are given by, hyphens too, so that messages can name them.
     for flag, metavar, text, kind, _ in OPTIONS:
         holds: dict[str, Any] = {"type": kind, "metavar": metavar}
         if not metavar:
             holds = {"action": "store_true", "default": None}
-        group.add_argument(f"--{flag}", dest=flag, help=text, **holds)
+        where = parser if flag in main else group
+        where.add_argument(f"--{flag}", dest=flag, help=text, **holds)
     if state:
         what = "none leaves out what is held from step to step (default: all)"
         group.add_argument("--state", choices=("all", "none"), help=what)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.cli.io import read_costs, say
-from scheduler.cli.modelargs import MODEL_OPTIONS
+from scheduler.cli.modelargs import MODEL_OPTIONS, add_model
 from scheduler.common.errors import InvalidBudget, InvalidCosts, SchedulerError
 
 if TYPE_CHECKING:
@@ -33,12 +33,22 @@ def option(parser: _ActionsContainer, shown: str, text: str, **how: Any) -> None
         parser.add_argument(*names, metavar=last, help=text, **how)
 
 
+def others(parser: ArgumentParser) -> _ActionsContainer:
+    """A group for what is not among the main options, which stand first in the help."""
+    return parser.add_argument_group("more options")
+
+
 def add_costs(parser: ArgumentParser, kind: str = "cost") -> None:
-    """Add COSTS and --example; --model is of `scheduler.cli.modelargs`."""
+    """Add COSTS, --example and --model; the others of a model are of `scheduler.cli.modelargs`."""
     what = f"a {kind} file, a list of layers (CSV or JSON), or - for standard input"
     parser.add_argument("costs", nargs="?", metavar="COSTS", help=what)
-    option(parser, "--example NAME", "costs that come with the package")
-    group = parser.add_argument_group("a list of layers, which says neither")
+    option(
+        parser,
+        "--example NAME",
+        "costs that come with the package, such as gpt2-small (show --example list: all)",
+    )
+    add_model(parser)
+    group = parser.add_argument_group("beside a list of layers (CSV or JSON)")
     option(group, "--input-bytes SIZE", "of the first layer's input (default: 0)")
     option(group, "--time-unit UNIT", "of its times: s, ms (default), us or ns")
 
@@ -57,7 +67,7 @@ def add_budget(parser: ArgumentParser) -> None:
     option(parser, "--reserved SIZE", what, default="0")
 
 
-def add_limits(parser: ArgumentParser) -> None:
+def add_limits(parser: _ActionsContainer) -> None:
     """Add what limits the solver of chains."""
     what = "thin sets of more points: faster, with a certified gap"
     option(parser, "--max-points N", what, type=int)
@@ -80,7 +90,7 @@ def add_graph_options(parser: ArgumentParser, *, classes: bool = True) -> None:
 
 
 def add_formats(
-    parser: ArgumentParser, json: str = "print JSON", csv: str = "print comma-separated values"
+    parser: _ActionsContainer, json: str = "print JSON", csv: str = "print comma-separated values"
 ) -> None:
     """Add --json and --csv, of which one may be given."""
     formats = parser.add_mutually_exclusive_group()

@@ -72,7 +72,7 @@ def plan_report(
     rows = plan_rows(plan, own)
     hidden = len(rows) - MOST_ROWS
     notes = [f"{hidden} more rows: show --csv prints them all."] if hidden > 0 else []
-    notes += [*policy_sentences(plan), *([left_out] if left_out else [])]
+    notes += [*policy_sentences(plan), *filter(None, [left_out, own.note, own.noise])]
     budget = "" if plan.budget_bytes is None else "budget "
     return _filled(
         title=f"{name}: a checkpointing plan",
@@ -153,13 +153,13 @@ def _budget(plan: Plan) -> str:
 def _commands(plan: Plan, files: Files) -> list[str]:
     budget = plan.peak_bytes if plan.budget_bytes is None else plan.budget_bytes
     options = f" --method {plan.method}"
-    options += f" --reserved {plan.reserved_bytes}" if plan.reserved_bytes else ""
+    options += f" --reserved {plan.reserved_bytes}B" if plan.reserved_bytes else ""
     if plan.method in _METHODS_WITH_A_CLASS:
         options += f" --optimal-in {plan.plan_class}"
     costs = files.costs.removeprefix("--costs ")
     of_file = costs != files.costs  # show replays a plan on a cost file only
     return [
-        f"checkpoint-scheduler solve {costs} --budget {budget}{options} -o {files.plan}",
+        f"checkpoint-scheduler solve {costs} --budget {budget}B{options} -o {files.plan}",
         *([f"checkpoint-scheduler show {files.plan} {files.costs}"] if of_file else []),
         f"checkpoint-scheduler report {files.plan} {files.costs} -o {files.report}",
     ]

@@ -57,6 +57,11 @@ def _number(
     return number
 
 
+def check_count(where: str, field: str, value: object) -> int:
+    """A whole number of at least zero, as a plain int."""
+    return int(_number(where, field, value, "a whole number", float.is_integer))
+
+
 def check_flag(where: str, field: str, value: object) -> bool:
     """True or False: 0 and 1 are more often a slip than a flag."""
     flag = plain(value)
@@ -76,6 +81,7 @@ def check_name(where: str, field: str, value: object) -> str:
 
 TIME: Mapping[str, Any] = {"check": check_time}
 BYTES: Mapping[str, Any] = {"check": check_bytes}
+COUNT: Mapping[str, Any] = {"check": check_count}
 FLAG: Mapping[str, Any] = {"check": check_flag}
 NAME: Mapping[str, Any] = {"check": check_name}
 

@@ -18,15 +18,15 @@ def format_bytes(n: int) -> str:
     """
     for _, size, letter in _UNITS:
         if abs(n) >= size:
-            return f"{_four_digits(n / size)} {letter}iB"
+            return f"{figures(n / size)} {letter}iB"
     return f"{n} B"
 
 
 def format_both(n: int) -> str:
-    """`n` bytes in decimal and binary units: ``40.00 GB (37.25 GiB)``."""
-    for decimal, binary, letter in _UNITS:
+    """`n` bytes in decimal and binary units: ``40.00 GB (37.25 GiB)``, ``1.000 GB (953.7 MiB)``."""
+    for decimal, _, letter in _UNITS:
         if abs(n) >= decimal:
-            return f"{n / decimal:.2f} {letter}B ({n / binary:.2f} {letter}iB)"
+            return f"{figures(n / decimal)} {letter}B ({format_bytes(n)})"
     return counted(n, "byte")
 
 
@@ -57,15 +57,15 @@ def format_time(value: float, unit: str) -> str:
         unit = _TIMES[step]
     if 1000 <= abs(value) < math.inf and value == int(value):
         value = int(value)
-    return f"{_four_digits(value)} {unit}"
+    return f"{value if isinstance(value, int) and abs(value) >= 100 else figures(value)} {unit}"
 
 
-def _four_digits(value: float) -> str:
-    if isinstance(value, int) and abs(value) >= 100:
-        return str(value)
+def figures(value: float, decimals: int = 3) -> str:
+    """`value` with at most so many `decimals`, and fewer where it would have more than 4 digits."""
+    size = abs(value)
     # Just below a power of ten the rounded figure has one digit more before the point.
-    decimals = 3 if abs(value) < 9.9995 else 2 if abs(value) < 99.995 else 1
-    return f"{value:.{decimals}f}"
+    room = 3 if size < 9.9995 else 2 if size < 99.995 else 1 if size < 999.95 else 0
+    return f"{value:.{min(room, decimals)}f}"
 
 
 def counted(number: int, what: str) -> str:

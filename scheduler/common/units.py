@@ -32,6 +32,8 @@ _MOST = 10**15
 """Bytes, a million GB: no device has as much."""
 _APART = 10**6
 """A number and a peak that are further apart than this were not meant in the same unit."""
+_FEW = 10**4
+"""A budget that is this much smaller than keeping everything has no plan that anybody would run."""
 
 
 def parse_bytes(value: object, *, what: str = "the budget", allow_zero: bool = False) -> int:
@@ -89,26 +91,30 @@ def check_unit(
     What was `given`, or the number of GB `gb` in its place, was read as `size` bytes, and
     `everything` is the peak of keeping all activations. Refused is a number without a unit
 
-    - of less than 512 bytes, where it is less than a millionth of that peak: 40, where 30 GB are
-      needed;
+    - of less than 512 bytes: 40, where 30 GB are needed;
+    - of less than 10⁶ bytes for a budget, where it is less than a ten-thousandth of that peak:
+      40000, where 30 GB are needed;
     - of more than 10¹⁵ bytes (a million GB), where it is more than a million times that peak.
 
     A peak below 10⁶ bytes is that of an example made by hand: next to it nothing is refused. A text
-    with a unit, ``"40B"`` too, is what it says.
+    with a unit, ``"40B"`` too, is what it says. A GPU's memory in place of a budget was not given.
     """
-    bare = gb is None and not (isinstance(given, str) and not given.strip().isdecimal())
-    small = bare and 0 < size < _BLOCK
+    has_unit = isinstance(given, str) and not given.strip().isdecimal()
+    bare = gb is None and given is not None and not has_unit
+    small = bare and 0 < size < (_APART if name == "budget" else _BLOCK)
     large = (bare or gb is not None) and size > _MOST
     if not small and not large:
         return
     peak = everything()
+    if peak < _APART:
+        return
     needs = f"{format_bytes(peak)} that keeping everything takes"
-    if small and size * _APART < peak:
+    if small and (size < _BLOCK or size * _FEW < peak):
         # A reserve or a budget of more than some hundred times the peak is nobody's.
         unit = next(unit for unit in ("GB", "MB", "KB") if size * _UNITS[unit] <= 100 * peak)
-        said = f"{name} {given} is {counted(size, 'byte')}, not a millionth of the {needs}"
+        said = f"{name} {given} is {counted(size, 'byte')}, next to nothing of the {needs}"
         raise InvalidBudget(f"{said}; did you mean '{size}{unit}'? (bytes are '{size}B')")
-    if large and size > _APART * peak >= _APART**2:
+    if large and size > _APART * peak:
         said, typed = f"{name}={shown(given)}", 0
         if gb is not None:
             said, typed = f"{name}_gb={shown(gb)}", size // _GB

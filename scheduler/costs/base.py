@@ -14,6 +14,7 @@ from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import digest, dump_record, parse_json
 from scheduler.common.text import shown
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import WIDTH, fitted, wrapped
 from solvers.chain.problem import Chain
 from solvers.graph.problem import ComputeGraph, LayerGraph
@@ -44,7 +45,16 @@ def _check_unit(where: str, name: str, value: object) -> str:
 UNIT: Mapping[str, Any] = {"check": _check_unit}
 
 
-class BaseCosts(ABC):
+def _check_note(where: str, name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidCosts(f"'{name}' must be text, got {shown(value)}")
+    return value
+
+
+NOTE: Mapping[str, Any] = {"check": _check_note}
+
+
+class BaseCosts(InNotebooks, ABC):
     """Costs of some kind, each a frozen dataclass: what is asked of them without asking which.
 
     `noun` is what a part of them is called, "layer" or "node"; they stand in a field of the
@@ -53,6 +63,7 @@ class BaseCosts(ABC):
 
     name: str
     time_unit: str
+    note: str
 
     noun: ClassVar[str]
     kind: ClassVar[FileKind]
@@ -64,6 +75,11 @@ class BaseCosts(ABC):
     """Of a file, in the order in which a message lists them."""
     _lacking: ClassVar[str]
     """What a message says of a file without the parts."""
+
+    @property
+    def noise(self) -> str:
+        """A sentence where measured times are too far apart to be trusted, or nothing."""
+        return ""
 
     @property
     @abstractmethod
@@ -145,8 +161,8 @@ class BaseCosts(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The costs in the form of their file; a layer's fields at their default are left out."""
-        name = {"name": self.name} if self.name else {}
-        return {"schema": self.kind.schema, **name, "time_unit": self.time_unit, **self._content()}
+        said = {key: getattr(self, key) for key in ("name", "note") if getattr(self, key)}
+        return {"schema": self.kind.schema, **said, "time_unit": self.time_unit, **self._content()}
 
     def to_json(self) -> str:
         """The text of such a file, one part or edge a line."""
@@ -181,9 +197,7 @@ class BaseCosts(ABC):
         check_keys(cls._there, content, cls._fields, error=InvalidCosts)
         if f"{cls.noun}s" not in content:
             raise InvalidCosts(f"there is no '{cls.noun}s'; {cls._lacking}")
-        if not isinstance(content.get("note", ""), str):
-            raise InvalidCosts(f"'note' must be text, got {shown(content['note'])}")
-        return cls._made({key: content[key] for key in content if key not in ("schema", "note")})
+        return cls._made({key: content[key] for key in content if key != "schema"})
 
     @classmethod
     def _made(cls: type[_Costs], content: dict[str, Any]) -> _Costs:
@@ -204,7 +218,7 @@ def made_of(kind: Callable[..., _Problem], *given: object) -> _Problem:
 
 
 def costs_table(
-    title: str,
+    titles: Sequence[str],
     header: tuple[str, ...],
     parts: Sequence[Any],
     cells: Callable[[Any], tuple[str, ...]],
@@ -240,7 +254,8 @@ def costs_table(
         for first, last in runs
     ]
     columns = header if edges is None else (*header, "reads")
-    return "\n".join([wrapped(title, width), *fitted(columns, rows, width, remark=remark)])
+    heads = [wrapped(title, width) for title in titles if title]
+    return "\n".join([*heads, *fitted(columns, rows, width, remark=remark)])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from scheduler.common.checks import (
 )
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import counted, format_bytes, format_time, shown
-from scheduler.costs.base import UNIT, BaseCosts, costs_table, made_of
+from scheduler.costs.base import NOTE, UNIT, BaseCosts, costs_table, made_of
 from scheduler.costs.edges import in_order, index_pairs
 from scheduler.report.tables import WIDTH
 from solvers.graph.problem import ComputeGraph, Node
@@ -96,6 +96,8 @@ class ComputeCosts(BaseCosts):
         What reports call it.
     time_unit
         Unit of every time; ``s``, ``ms``, ``us`` and ``ns`` are understood, others are kept.
+    note
+        What they are of. Not part of equality.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class ComputeCosts(BaseCosts):
     edges: tuple[tuple[int, int], ...] = ()
     name: str = field(default="", metadata=NAME)
     time_unit: str = field(default="ms", metadata=UNIT)
+    note: str = field(default="", compare=False, metadata=NOTE)
 
     noun: ClassVar[str] = "node"
     kind: ClassVar[FileKind] = _KIND
@@ -133,11 +136,11 @@ class ComputeCosts(BaseCosts):
     def text(self, width: int = WIDTH) -> str:
         """The costs as a table, in lines of at most `width` characters."""
         return costs_table(
-            f"{self.name or 'compute graph'}: {self.size}, times in {self.time_unit}",
+            (f"{self.name or 'compute graph'}: {self.size}", self.note),
             ("node", "time", "output", "part"),
             self.nodes,
             lambda node: (
-                f"{node.time:.10g}",
+                format_time(node.time, self.time_unit),
                 format_bytes(node.bytes),
                 "backward" if node.backward else "",
             ),

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypeVar
 from scheduler.common.checks import BYTES, NAME, FileKind, check_values, filled
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import counted, did_you_mean, format_bytes, format_time, shown
-from scheduler.costs.base import UNIT, BaseCosts, costs_table, made_of
+from scheduler.costs.base import NOTE, UNIT, BaseCosts, costs_table, made_of
 from scheduler.costs.edges import in_order, name_pairs
 from scheduler.costs.layer import LayerCost, OptionCost, as_layers, canonical_record, to_record
-from scheduler.report.tables import WIDTH
+from scheduler.report.tables import WIDTH, format_percent
 from solvers.chain.problem import Chain
 from solvers.graph.problem import LayerGraph
 from solvers.problem import Layer, Option
@@ -29,6 +29,9 @@ _KIND = FileKind(
     },
 )
 _Solved = TypeVar("_Solved", Layer, Option)
+
+_NOISY = 0.1
+"""Spread of measured times, as a share of them, beyond which they are not to be trusted."""
 
 
 def _layers(where: str, name: str, value: Any) -> tuple[LayerCost, ...]:
@@ -58,6 +61,8 @@ class CostGraph(BaseCosts):
     edges
         Pairs (name, name): the second layer reads the output of the first. None, or the edges of
         one path over all layers: a chain, for which it is None afterwards.
+    note
+        What they are of, such as the machine whose times these are. Not part of equality.
 
     Raises
     ------
@@ -72,6 +77,7 @@ class CostGraph(BaseCosts):
     name: str = field(default="", metadata=NAME)
     time_unit: str = field(default="ms", metadata=UNIT)
     edges: tuple[tuple[str, str], ...] | None = None
+    note: str = field(default="", compare=False, metadata=NOTE)
 
     noun: ClassVar[str] = "layer"
     kind: ClassVar[FileKind] = _KIND
@@ -103,14 +109,19 @@ class CostGraph(BaseCosts):
 
     def text(self, width: int = WIDTH) -> str:
         """The costs as a table, in lines of at most `width` characters."""
+        spread = any(layer.time_spread for layer in self.layers)
         return costs_table(
-            f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}, "
-            f"times in {self.time_unit}",
-            ("layer", "forward", "backward", "output", "saved"),
+            (
+                f"{self.name or 'costs'}: {self.size}, input {format_bytes(self.input_bytes)}",
+                self.note,
+                self.noise,
+            ),
+            ("layer", "forward", "backward", *(["spread"] * spread), "output", "saved"),
             self.layers,
             lambda layer: (
-                f"{layer.forward_time:.10g}",
-                f"{layer.backward_time:.10g}",
+                format_time(layer.forward_time, self.time_unit),
+                format_time(layer.backward_time, self.time_unit),
+                *([spread_text(layer)] * spread),
                 format_bytes(layer.output_bytes),
                 format_bytes(layer.saved_bytes),
             ),
@@ -124,6 +135,21 @@ class CostGraph(BaseCosts):
         """``5 layers, 6 edges``; of a chain its layers alone."""
         layers = counted(len(self), "layer")
         return layers if self.edges is None else f"{layers}, {counted(len(self.edges), 'edge')}"
+
+    @property
+    def noise(self) -> str:
+        """A sentence where measured times are too far apart to be trusted, or nothing."""
+        total = sum(layer.forward_time + layer.backward_time for layer in self.layers)
+        apart = sum(
+            layer.time_spread * (layer.forward_time + layer.backward_time) for layer in self.layers
+        )
+        if apart <= _NOISY * total:
+            return ""
+        return (
+            "The machine was too noisy for these times to be trusted: repeated runs were "
+            f"{format_percent(apart / total)} longer or shorter. Measure again when nothing else "
+            "runs; a plan keeps its budget all the same."
+        )
 
     @property
     def is_chain(self) -> bool:
@@ -221,6 +247,11 @@ class CostGraph(BaseCosts):
             for name, value in filled(cost).items()
             if name.endswith("_time")
         ]
+
+
+def spread_text(layer: LayerCost) -> str:
+    """The spread of a layer's times: ``±4.20%``; an en dash where they were not measured."""
+    return f"±{format_percent(layer.time_spread)}" if layer.time_spread else "–"
 
 
 def _path(length: int) -> tuple[tuple[int, int], ...]:

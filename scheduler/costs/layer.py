@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.common.checks import (
     BYTES,
+    COUNT,
     FLAG,
     NAME,
     TIME,
@@ -60,6 +61,8 @@ class OptionCost:
 
     A field that is None is as for the layer itself. In torch an option is a selective checkpoint
     of the block: it holds the block's input, from which it starts again, whatever the layer does.
+    Or what treats tokens alone, as a head with its loss does, runs in `tiles`, also in a layer that
+    must be kept: its working memory is a tile's.
 
     Parameters
     ----------
@@ -81,6 +84,9 @@ class OptionCost:
         Pairs (operation, n): the results that stay, as call n (from 0) of an operation such as
         ``aten.mm.default`` in the block's forward. What a plan is applied by in torch. Triples
         (operation, n, of) also say how many calls there must be, or the plan is refused.
+    tiles
+        Pieces, along the tokens, in which the layer runs; 0: it runs whole. Sums over tiles round
+        otherwise than the layer's own.
     """
 
     name: str = field(metadata=NAME)
@@ -92,6 +98,7 @@ class OptionCost:
     input_saved: bool | None = field(default=None, metadata=FLAG)
     output_saved: bool | None = field(default=None, metadata=FLAG)
     keeps: Keeps = field(default=(), metadata={"check": _keeps})
+    tiles: int = field(default=0, metadata=COUNT)
 
     def __post_init__(self) -> None:
         if not check_name("an option", "name", self.name):
@@ -144,6 +151,9 @@ class LayerCost:
         the gradients are allocated.
     recomputable
         False: the layer must be kept, as when no module wraps it.
+    time_spread
+        Of measured times: by which share repeated runs were longer or shorter. No plan depends on
+        it.
 
     Raises
     ------
@@ -171,6 +181,7 @@ class LayerCost:
     )
     backward_overlap_bytes: int = field(default=0, metadata=BYTES)
     recomputable: bool = field(default=True, metadata=FLAG)
+    time_spread: float = field(default=0.0, metadata=TIME)
 
     def __post_init__(self) -> None:
         check_name("a layer", "name", self.name)
@@ -206,6 +217,7 @@ def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
 def canonical_record(layer: LayerCost) -> dict[str, Any]:
     """As `to_record`, but the same for all ways to write the same layer."""
     record, values = to_record(layer), filled(layer)
+    record.pop("time_spread", None)
     # Written out even where it is what stands for it.
     record |= {each.name: values[each.name] for each in fields(layer) if each.default is None}
     for option in record.get("options", ()):

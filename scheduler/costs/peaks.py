@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scheduler.costs.layer import LayerCost
+from scheduler.costs.layer import LayerCost, OptionCost
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Peaks:
     `early_bytes`: what that is, and stays while the layers before it in its segment run again.
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
-    forward changes on its module, of which a checkpoint holds a copy.
+    forward changes on its module, of which a checkpoint holds a copy. `time_spread`: as of a
+    `LayerCost`.
     """
 
     input_bytes: int
@@ -37,6 +38,7 @@ class Peaks:
     early_bytes: int = 0
     state_bytes: int = 0
     left_bytes: int = 0
+    time_spread: float = 0.0
 
     @property
     def spare_bytes(self) -> int:
@@ -85,4 +87,26 @@ class Peaks:
             input_saved=self.input_saved,
             output_saved=self.output_saved,
             recomputable=recomputable and self.repeatable,
+            time_spread=self.time_spread,
+        )
+
+    def option(self, name: str, seen: Peaks, recompute_time: float) -> OptionCost:
+        """The layer kept in a cheaper way, in which it was `seen`, as the cost model says it."""
+        x, w = self.output_bytes, seen.saved_bytes
+        # What the replay counts during the backward, the whole saved set being live again.
+        outputs = 2 if self.output_saved or seen.output_saved else 1
+        held = self.saved_bytes + outputs * x
+        again = max(self.saved_bytes - w, 0)
+        again += x if self.output_saved and not seen.output_saved else 0
+        made = self.input_bytes + self.gradient_bytes
+        above = seen.backward_peak - held - made
+        return OptionCost(
+            name,
+            w,
+            recompute_time,
+            forward_transient_bytes=max(seen.forward_peak - x - w, 0),
+            backward_transient_bytes=max(above, 0),
+            backward_overlap_bytes=min(max(-above, 0), held, again + made),
+            input_saved=seen.input_saved,
+            output_saved=seen.output_saved,
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.common.checks import is_needed
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
@@ -17,7 +18,7 @@ from scheduler.common.text import counted, ordinal, shown
 from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.csvtext import check_columns, is_csv, read_csv
-from scheduler.costs.layer import as_layers
+from scheduler.costs.layer import LayerCost, as_layers
 
 Costs = CostGraph | ComputeCosts
 _Given = Mapping[str, Any]
@@ -61,14 +62,16 @@ def as_any_costs(
         its fields or of named tuples; rows (tuples, or an array of two dimensions) with `columns`;
         a mapping of equally long columns named by its fields (``input_bytes`` and ``time_unit`` may
         stand beside them); a mapping in the form of a cost file or of a compute graph's file; a
-        pandas DataFrame, whose index names the layers if it is of text and no column does; a
+        pandas DataFrame, whose index names the layers if it is of text and no column does, an empty
+        cell being a field at its default; a
         networkx DiGraph with the fields of a layer, or of a node (``time``, ``bytes``,
         ``backward``), as node attributes; or the path of a file of either kind, of a JSON list of
         layers, or of comma-separated values whose first line names the fields.
     input_bytes, time_unit
         Take precedence over what `obj` says.
     columns
-        Of rows: the fields that their values are, in their order.
+        Of rows, or of a DataFrame whose own names do not count: the fields that their values are,
+        in their order.
 
     Raises
     ------
@@ -84,6 +87,8 @@ def as_any_costs(
         raise InvalidCosts(
             f"columns= lists names, as in columns=('forward_time', …), got {columns!r}"
         )
+    if _is_frame(obj):
+        return _from_frame(obj, given, list(columns))
     return _from_rows(obj, list(columns), given)
 
 
@@ -126,7 +131,7 @@ def _read(obj: object, given: _Given) -> Costs:
             return ComputeCosts.from_dict(_with(given, obj, ComputeCosts))
         whole = _with(given, obj, CostGraph)
         return CostGraph.from_dict(whole) if "layers" in obj else _from_columns(whole)
-    if hasattr(obj, "columns") and hasattr(obj, "to_dict"):
+    if _is_frame(obj):
         return _from_frame(obj, given)
     if hasattr(obj, "nodes") and hasattr(obj, "edges") and hasattr(obj, "is_directed"):
         return _from_networkx(obj, given)
@@ -143,6 +148,10 @@ def _refuse_model(obj: object) -> None:
             f"got a model ({kind.__name__}) in the place of its costs, which "
             "scheduler.pytorch.profile(model, inputs) measures"
         )
+
+
+def _is_frame(obj: object) -> bool:
+    return hasattr(obj, "columns") and hasattr(obj, "to_dict")
 
 
 def _has_rows(obj: object) -> bool:
@@ -227,10 +236,16 @@ def _column(key: str, values: object) -> list[Any]:
     return list(items)
 
 
-def _from_frame(frame: Any, given: _Given) -> CostGraph:
-    names = list(frame.columns)
+def _from_frame(frame: Any, given: _Given, names: list[str] | None = None) -> CostGraph:
+    labels = list(frame.columns)
+    names = labels if names is None else names
+    if len(names) != len(labels):
+        raise InvalidCosts(
+            f"columns= names {counted(len(names), 'column')}, and the DataFrame has "
+            f"{len(labels)}; give each one a name"
+        )
     check_columns(names, _GRAPH_FIELDS)
-    columns = {name: frame[name] for name in names}
+    columns = {name: frame[label] for name, label in zip(names, labels, strict=True)}
     for key in _GRAPH_FIELDS:
         if key in columns:
             raise InvalidCosts(
@@ -239,7 +254,22 @@ def _from_frame(frame: Any, given: _Given) -> CostGraph:
     index = list(getattr(frame, "index", ()))
     if "name" not in columns and index and all(isinstance(label, str) for label in index):
         columns["name"] = index
-    return _from_columns({**columns, **given})
+    lists = {name: _column(name, column) for name, column in columns.items()}
+    needed = is_needed(LayerCost)
+    rows = [
+        {
+            name: value
+            for name, value in zip(lists, row, strict=True)
+            if needed[name] or not _is_missing(value)
+        }
+        for row in zip(*lists.values(), strict=True)
+    ]
+    return CostGraph(as_layers(rows), **given)
+
+
+def _is_missing(cell: object) -> bool:
+    """Whether a cell of a frame is empty: those of pandas are not equal to themselves."""
+    return cell is None or type(cell).__name__ == "NAType" or bool(cell != cell)
 
 
 def _from_networkx(graph: Any, given: _Given) -> Costs:

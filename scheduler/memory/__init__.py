@@ -4,7 +4,8 @@ from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fitting.fit import Fit, fit
 from scheduler.memory.recipe import Lora, Recipe
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State, training_state
 
 __all__ = [

@@ -16,7 +16,7 @@ from scheduler.memory.errors import Argument, InvalidRecipe, check_choice, check
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import LOSSES, Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.attention import expands
+from scheduler.memory.simulate.attending.scores import expands
 from scheduler.memory.simulate.setting import Setting, setting
 from scheduler.memory.simulate.step import Activations, Forward, block, head, run
 from scheduler.memory.simulate.tensors import Paper
@@ -48,7 +48,8 @@ def block_activations(
     Parameters
     ----------
     shape
-        The model's; its dropout is taken from there, as in training.
+        The model's; its dropout is taken from there, as in training. Where blocks differ the last
+        one is meant; `Shape.blocks` has a shape for each.
     batch, sequence
         B and S: sequences in a (micro-)batch, tokens in each.
     recipe, fields
@@ -119,6 +120,10 @@ def block_kept(at: Setting, seen: Activations) -> Activations:
     if shape.experts and at.experts != "grouped":
         tensors = tuple(each for each in tensors if each[0] not in _SORTING)
     if shape.experts and at.experts == "batched":
+        if shape.family == "gpt_oss":
+            # Shares are not sorted: what softmax keeps serves.
+            sorted_shares = "aten.index.Tensor", rows * e
+            tensors = tuple(each for each in tensors if each != sorted_shares)
         tensors += (("experts' weights of rows", rows * 3 * shape.mlp_width * wide),)
     if shape.experts and at.experts == "eager":
         tensors += ("tokens and places of rows", rows * 16), ("rows in the result", rows * wide)
@@ -148,7 +153,9 @@ class HeadActivations:
     peak_bytes: int
 
 
-def loss_bytes(loss: str, size: int, chunks: int = 8) -> tuple[float, float]:
+def loss_bytes(
+    loss: str, size: int, chunks: int = 8, *, upcast: bool = True
+) -> tuple[float, float]:
     """Bytes per logit that a loss keeps after the forward, and at its peak.
 
     Parameters
@@ -167,14 +174,16 @@ def loss_bytes(loss: str, size: int, chunks: int = 8) -> tuple[float, float]:
         Bytes of one logit as the head makes it.
     chunks
         Of "chunked".
+    upcast
+        Whether "hf" brings logits to fp32, as for causal models. Other heads' losses do not: theirs
+        is "bf16".
     """
     check_choice(Argument("loss"), loss, LOSSES, InvalidRecipe)
+    each = 4 if upcast and loss != "bf16" else size
     if loss == "chunked":
-        return 0.0, 12 / check_count(Argument("chunks"), chunks, InvalidRecipe)
-    if loss == "bf16":
-        return size, 3 * size
+        return 0.0, 3 * each / check_count(Argument("chunks"), chunks, InvalidRecipe)
     held = size if loss == "hf-outputs-kept" else 0
-    return 4 + held, 12 + held
+    return each + held, 3 * each + held
 
 
 def head_activations(
@@ -207,12 +216,13 @@ def head_activations(
     at = setting(shape, batch, sequence, recipe, inside=False)
     chunked = loss == "chunked"
     made = _kept(partial(head, loss=loss), at, scalar=not chunked)
-    logits, size = at.tokens * shape.vocabulary, at.compute if loss == "bf16" else 4
+    logits, size = at.logits, 4 if at.upcast and loss != "bf16" else at.compute
     tensors = made.tensors
     if loss == "hf-outputs-kept":
         tensors += (("logits", logits * at.compute),)
     all_kept = replace(made, tensors=tensors, output_bytes=size)
-    labels_and_divisor = 0 if chunked else 8 * (at.tokens + (at.batch == 1)) + size
-    kept, peak = loss_bytes(loss, at.compute, chunks)
+    labels = 8 * (at.tokens + (at.batch == 1)) if shape.head == "causal" else 0
+    labels_and_divisor = 0 if chunked else labels + size
+    kept, peak = loss_bytes(loss, at.compute, chunks, upcast=at.upcast)
     above = round((peak - kept) * logits)
     return HeadActivations(all_kept, all_kept.total_bytes - labels_and_divisor + above)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from os import PathLike
@@ -14,13 +14,32 @@ from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
-from scheduler.memory.errors import Argument, InvalidRecipe
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.beside import (
+    first_input_bytes,
+    handed_bytes,
+    held_bytes,
+    local_bytes,
+    unused_bytes,
+)
+from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting, linears, setting
-from scheduler.memory.simulate.step import ROOT_BYTES, Activations, Seen, block, head, rehearse
+from scheduler.memory.simulate.stacks import stacked
+from scheduler.memory.simulate.step import (
+    ROOT_BYTES,
+    Activations,
+    Seen,
+    block,
+    flops_share,
+    head,
+    rehearse,
+    run,
+)
+from scheduler.memory.simulate.tensors import Paper
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,7 +51,7 @@ CHUNKS = 8  # of a chunked loss, as `loss_bytes` takes it
 def costs_from_shape(
     shape: Shape | Mapping[str, object] | str | PathLike[str],
     batch: int,
-    sequence: int,
+    sequence: int | None = None,
     *,
     recipe: Recipe | None = None,
     gpu: str | Gpu = "h100",
@@ -45,7 +64,9 @@ def costs_from_shape(
     Layers: "embedding", the blocks by the names that they have in transformers' model
     ("model.layers.0", "transformer.h.0"), "head" with the last norm and the loss, as
     `scheduler.pytorch.profile` names them. Blocks can be recomputed, the two ends cannot. A plan
-    for these costs can be applied to that model as it is.
+    for these costs can be applied to that model as it is. Of two stacks (T5) the first block of
+    each makes what the others are handed, and is part of what comes before them: of "embedding",
+    and of "before decoder.block.1".
 
     Derived, tensor by tensor: `saved_bytes`, `input_saved` and `output_saved` (`block_activations`,
     `head_activations`); `gradient_bytes` (parameters, each in the dtype of its weight); and, for
@@ -70,7 +91,9 @@ def costs_from_shape(
     and for wide heads. A block that runs others, or what a plan keeps another number of times, is
     refused in its first step: profile the model there for a plan to apply.
 
-    Approximated: working memory of experts that are not "grouped" (it is taken to be theirs), and
+    Approximated: attention with a bias that is learned (T5) on CUDA, where its kernel is named and
+    was not measured; that bias is held to the end of the step, also where every block is kept;
+    working memory of experts that are not "grouped" (it is taken to be theirs), and
     under autocast (when cached casts of weights go is not followed); the mask of a window, which
     kernels that know windows do without (a sequence as long as the model's window has one here, as
     in SDPA); the chunked loss (one chunk's working memory on top of what is kept; chunks are
@@ -82,7 +105,8 @@ def costs_from_shape(
     shape
         A `Shape`, or what `load_shape` takes.
     batch, sequence
-        B and S: sequences in a (micro-)batch, tokens in each.
+        B and S: sequences in a (micro-)batch, tokens in each; of images the second is left out, as
+        their patches make the tokens. Labels of T5 are as long as its inputs.
     recipe, fields
         A `Recipe`, or its fields: precision, train, lora, attention, loss, padding_mask, device and
         experts change the costs. Of precision only what is computed in does, so that "bf16" and
@@ -104,7 +128,8 @@ def costs_from_shape(
     -------
     CostGraph
         A chain. `input_bytes` holds what is there throughout, as `profile` counts it: token ids and
-        labels, 8·T each, the loss, position ids 8·S, the rotary tables, masks.
+        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, position
+        ids 8·S, the rotary tables, masks.
 
     Raises
     ------
@@ -119,47 +144,71 @@ def costs_from_shape(
     recipe.check_whole("costs_from_shape")
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
-    if shape.positions and at.sequence > shape.positions:
-        raise InvalidRecipe(
-            Argument("sequence"),
-            f" must be at most the {shape.positions} positions that {shape.name} has learned, "
-            f"got {at.sequence}",
-        )
-    seen = rehearse(block, at, machine)
-    kept = block_kept(at, seen)
-    ways = block_options(at, machine, kept, seen) if options else []
+    if shape.buckets:
+        return stacked(at, machine, options=options)
+    kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
+    first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     ending = _head(at, machine, recipe.loss).peaks
     ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
-    ending = ending.with_more_in_forward(_first_input(at, kept))
+    # Without a norm after the blocks the code that refers to it has ended.
+    ending = ending.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    held = _held(at, head_kept.output_bytes)
+    held = held_bytes(at, head_kept.output_bytes)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, kept, seen.peaks, ways, end), end),
+        (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
     )
 
 
-def _blocks(
-    at: Setting, kept: Activations, peaks: Peaks, ways: list[SeenOption], end: LayerCost
-) -> Iterator[LayerCost]:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of block: its setting, what it keeps, how it ran on paper, its options."""
+
+    at: Setting
+    kept: Activations
+    peaks: Peaks
+    ways: list[SeenOption]
+
+    @classmethod
+    def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+        """Run it on paper."""
+        seen = rehearse(block, at, machine)
+        kept = block_kept(at, seen)
+        ways = block_options(at, machine, kept, seen) if options else []
+        return cls(at, kept, seen.peaks, ways)
+
+    def cost(self, more: int) -> LayerCost:
+        """Its costs, with `more` bytes in every forward."""
+        peaks = self.peaks.with_more_in_forward(more)
+        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
+        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+
+
+def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
     """The blocks, each with what else is there while it runs forward.
 
     What the model's own code refers to is there the first time alone, and matters only where that
     could set the peak: the backward comes with gradients that the layers above it have left.
     """
-    gradients, early = _block_gradients(at), peaks.more_before(peaks)
-    alike: dict[int, LayerCost] = {}
-    for i in range(at.shape.layers):
-        above = end.gradient_bytes + (at.shape.layers - 1 - i) * gradients
-        local = _local(at) + (_first_input(at, kept) if i else 0)
-        more = early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
-        if more not in alike:
-            one = _layer("block", kept, peaks.with_more_in_forward(more), gradients)
-            alike[more] = replace(one, options=tuple(way.cost(peaks, more) for way in ways))
-        yield replace(alike[more], name=f"{at.shape.stack}.{i}")
+    blocks, above = at.shape.blocks, end.gradient_bytes
+    first = first_input_bytes(at, kinds[blocks[0]].kept)
+    alike: dict[tuple[Shape, int], LayerCost] = {}
+    found = []
+    for i, shape in reversed(list(enumerate(blocks))):
+        kind = kinds[shape]
+        local = local_bytes(at) + (first if i else 0)
+        spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
+        early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
+        early += end.output_bytes  # what the backward began with is there while it runs again
+        key = shape, early + (0 if spare else local)
+        if key not in alike:
+            alike[key] = kind.cost(key[1])
+        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
+        above += alike[key].gradient_bytes
+    return found[::-1]
 
 
 def _layer(
@@ -182,7 +231,7 @@ def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
     if loss != "chunked":
         seen = rehearse(partial(head, loss=loss), at, machine, scalar=True)
         # The caller's outputs refer to the logits until the backward is over.
-        logits = at.tokens * at.shape.vocabulary * at.compute * (loss == "hf-outputs-kept")
+        logits = at.logits * at.compute * (loss == "hf-outputs-kept")
         return replace(
             seen,
             tensors=(*seen.tensors, ("logits", logits)),
@@ -214,6 +263,8 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     input itself where nothing is done to it before. Its gradient is none that an optimizer takes.
     """
     shape, e = at.shape, at.stream
+    if not shape.causal:
+        return _embedded(at, machine, held)
     output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
@@ -225,7 +276,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         transient -= 8 * at.sequence
     else:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
-        transient = max(transient, output * scaled - _handed(at)) + _unused(at)
+        transient = max(transient, output * scaled - handed_bytes(at)) + unused_bytes(at)
     positions = shape.positions * shape.width * e
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
@@ -262,58 +313,24 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     )
 
 
-def _held(at: Setting, loss_bytes: int) -> int:
-    """What is there from the beginning to the end of a step."""
-    inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
-    return inputs + _handed(at) + loss_bytes
-
-
-def _handed(at: Setting) -> int:
-    """What every block is handed beside its input: position ids, rotary tables, masks."""
-    shape, s = at.shape, at.sequence
-    handed = 8 * s
-    if not shape.positions:
-        handed += 2 * s * shape.turned_width * at.stream
-    if at.eager:
-        # Gemma 2 has a second one, of its window.
-        handed += at.batch * s * s * at.stream * (2 if shape.family == "gemma2" else 1)
-    elif at.masked:
-        # One of a window alone is the same for all sequences.
-        handed += s * s * (at.batch if at.padding_mask else 1)
-    return handed
-
-
-def _local(at: Setting) -> int:
-    """What transformers' code refers to while blocks run forward for the first time.
-
-    Beside their input: what the tables of tokens (where that is no leaf) and of positions gave.
-    """
-    if not at.shape.positions:
-        return _unused(at)
-    rows = at.tokens * (at.lora is None) + at.sequence
-    return rows * at.shape.width * at.stream + _unused(at)
-
-
-def _first_input(at: Setting, kept: Activations) -> int:
-    """The first block's input, which that code refers to until the last norm has run.
-
-    Where positions are added it does not; nor does it matter where the block or a leaf holds it.
-    """
-    is_held = at.shape.positions or at.lora is not None or kept.input_saved
-    return 0 if is_held else kept.input_bytes
-
-
-def _unused(at: Setting) -> int:
-    """Qwen2-MoE's mask for blocks with a window, which it makes where there are none as well."""
-    if at.shape.family != "qwen2_moe" or at.shape.window:
-        return 0
-    size = at.batch * at.stream if at.eager else 1
-    return at.sequence**2 * size
+def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
+    """The embedding, seen on paper."""
+    seen = run(Paper(machine, flops_share=flops_share(at, machine)), embed, at)
+    peaks = replace(
+        seen.peaks,
+        input_bytes=held,
+        input_saved=True,
+        gradient_bytes=seen.gradient_bytes if at.trained else 0,
+        drop_peak=None,
+        recompute_time=seen.peaks.forward_time,
+    )
+    return peaks.cost("embedding", recomputable=False)
 
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        return at.shape.block_parameters * at.stream
+        wide = at.shape.fp32_router_parameters
+        return (at.shape.block_parameters - wide) * at.stream + wide * 4
     if at.lora is None:
         return 0
     sizes = (sum(linears(at.shape)[name]) for name in at.targets)
@@ -323,4 +340,5 @@ def _block_gradients(at: Setting) -> int:
 def _head_gradients(at: Setting) -> int:
     shape = at.shape
     table = shape.vocabulary * shape.width if shape.tied else 0
-    return (shape.head_parameters + table) * at.stream if at.trained else 0
+    own = shape.head_parameters - shape.idle_parameters
+    return (own + table) * at.stream if at.trained else 0

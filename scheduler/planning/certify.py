@@ -8,7 +8,7 @@ from scheduler.common.errors import BUG
 from scheduler.costs.readers import Costs
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
-from scheduler.plans.policies import policies_of
+from scheduler.plans.policies import policies_of, tiles_of
 from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan, Schedule
@@ -78,6 +78,7 @@ def certified(
         note=solution.note,
         proven_bytes=None if size is None else size.available,
         policies=policies_of(costs.layers, options) if options else {},  # type: ignore[union-attr]
+        tiles=tiles_of(costs.layers, options) if options else {},  # type: ignore[union-attr]
         _costs=costs,
     )
 

@@ -10,6 +10,7 @@ from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.plans.plan import Plan
 from scheduler.report.curve import Curve, Mark
 from scheduler.report.figure import plot
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import WIDTH, fitted, format_percent, wrapped
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(InNotebooks):
     """One row a method, made by `compare`.
 
     Attributes
@@ -273,7 +274,7 @@ class Comparison:
         if name == "time":
             return format_time(value, self.time_unit)
         if name == "seconds":
-            return f"{value:.1f} s"
+            return format_time(value, "s")
         return value if isinstance(value, str) else format_percent(value)
 
     def _title(self) -> list[str]:

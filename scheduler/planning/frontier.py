@@ -16,6 +16,7 @@ from scheduler.plans.pictures import WIDTH as PICTURE_WIDTH
 from scheduler.plans.plan import Plan
 from scheduler.report.curve import Curve, Mark
 from scheduler.report.figure import can_draw, plot
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.svg import svg
 from scheduler.report.tables import WIDTH, excess, fitted, format_percent, spread, wrapped
 from solvers.problem import Problem
@@ -31,7 +32,7 @@ _FIELDS = ("peak_bytes", "time", "overhead")
 _SWEEP_FIELDS = (*_FIELDS, "lower_bound_time", "gap", "class", "proven")
 
 
-class Frontier(Sequence[tuple[int, float]]):
+class Frontier(InNotebooks, Sequence[tuple[int, float]]):
     """Pairs of peak bytes and time, peak ascending, each reached by a plan; made by `frontier`.
 
     Of a chain all Pareto-optimal ones. Of a graph those of a sweep: budgets are evenly spread from

@@ -12,12 +12,13 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
 from scheduler.costs.base import MOST_LOST
 from scheduler.costs.keeps import Keeps
+from scheduler.costs.layer import LayerCost
 from scheduler.costs.readers import Costs
 from scheduler.plans.file.fields import check_replayed
 from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
-from scheduler.plans.policies import check_policies, policies_of
+from scheduler.plans.policies import check_policies, check_tiles, policies_of, tiles_of
 from scheduler.plans.text import peak_text
 from scheduler.report.tables import excess
 from solvers.problem import Problem
@@ -68,6 +69,7 @@ class PlanFacts:
     proven_bytes: int | None = field(default=None, kw_only=True)
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
     policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
+    tiles: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     _costs: object = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class PlanFacts:
         names = [self.layers[i] for i in self.schedule.options()]
         policies = MappingProxyType(check_policies(self.policies, names))
         object.__setattr__(self, "policies", policies)
+        object.__setattr__(self, "tiles", MappingProxyType(check_tiles(self.tiles, names)))
 
     @property
     def _kind(self) -> Kind:
@@ -207,11 +210,14 @@ class PlanFacts:
         problem = self._kind.problem(own)
         done = self._executed(problem)
         options = self.schedule.options()
-        if options and policies_of(own.layers, options) != self.policies:  # type: ignore[union-attr]
-            raise InvalidPlan(
-                "the plan's 'policies' are not what its costs say that its options keep; it was "
-                "changed after it was solved: solve again"
-            )
+        layers: tuple[LayerCost, ...] = own.layers if options else ()  # type: ignore[union-attr]
+        own_of = {"policies": policies_of(layers, options), "tiles": tiles_of(layers, options)}
+        for what, said in own_of.items():
+            if said != getattr(self, what):
+                raise InvalidPlan(
+                    f"the plan's {what!r} are not what its costs say of its options; it was "
+                    "changed after it was solved: solve again"
+                )
         everything = problem.replay(problem.keep_all())
         ticks, unit = own.ticks_per_unit, self.time_unit
         # Of times too short for the usual ticks, older plans were made in those all the same.
@@ -265,7 +271,7 @@ class PlanFacts:
 
     def _head(self) -> dict[str, Any]:
         """The plan file without its schedule."""
-        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "_costs"]
+        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "tiles", "_costs"]
         optional = ("proven_bytes", "measured_peak_bytes")
         unsaid += [name for name in optional if getattr(self, name) is None]
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
@@ -273,6 +279,8 @@ class PlanFacts:
             values["policies"] = {
                 name: [list(pair) for pair in keeps] for name, keeps in self.policies.items()
             }
+        if self.tiles:
+            values["tiles"] = dict(self.tiles)
         values |= {"layers": list(self.layers), "class": self.plan_class}
         if self._names_class:
             values["gap"] = None if self.gap == float("inf") else self.gap

@@ -16,6 +16,7 @@ from scheduler.plans.file.fields import check_record, steps_key
 from scheduler.plans.file.items import parse_plan
 from scheduler.plans.kinds import KINDS
 from scheduler.plans.text import labelled, peak_text, step_text
+from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import format_percent
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["Plan", "PlanReplay", "summary_lines"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(PlanFacts):
+class Plan(InNotebooks, PlanFacts):
     """What to keep and what to run again, with what is proven about it.
 
     Plans come from `scheduler.solve`, from a frontier, or from a plan file. That of a chain has
@@ -74,6 +75,9 @@ class Plan(PlanFacts):
     policies
         What to keep inside the layers that are kept under an option, by their names: pairs
         (operation, n) as in `OptionCost.keeps`. Of those options whose costs say it.
+    tiles
+        In how many tiles layers run that are kept under an option, by their names. Such a plan's
+        gradients are the model's to rounding, not bit by bit.
     """
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:
@@ -188,8 +192,11 @@ class Plan(PlanFacts):
 
     def _key(self) -> tuple[object, ...]:
         head = self._head()
-        rest = (head[name] for name in head if name not in ("layers", "policies"))
-        return (self.schedule, self.layers, *rest, *sorted(self.policies.items()))
+        rest = (head[name] for name in head if name not in ("layers", "policies", "tiles"))
+        return (
+            *(self.schedule, self.layers, *rest),
+            *(*sorted(self.policies.items()), *sorted(self.tiles.items())),
+        )
 
 
 def _restored(text: str, rest: Mapping[str, Any]) -> Plan:
@@ -227,7 +234,7 @@ def summary_lines(plan: PlanFacts, set_by: str | None = None) -> list[str]:
         ("method", f"{plan.method}, {plan.size}"),
     ]
     if plan.solve_seconds is not None:
-        lines.append(("solved", f"in {plan.solve_seconds:.3f} s"))
+        lines.append(("solved", f"in {format_time(plan.solve_seconds, 's')}"))
     if plan.note:
         lines.append(("note", plan.note))
     return labelled(lines)

@@ -148,7 +148,7 @@ def rows_text(plan: Plan, rows: Sequence[PlanRow], width: int, most: int = MOST_
 
 
 def policy_sentences(plan: Plan) -> list[str]:
-    """What each option of the plan keeps inside a layer, where the plan says it.
+    """What each option of the plan keeps inside a layer, where the plan says it, and its tiles.
 
     Results are named as in a compute graph: ``aten.mm.default#3`` is that of the fourth call.
     """
@@ -165,6 +165,12 @@ def policy_sentences(plan: Plan) -> list[str]:
         where = f" in {span_text(layers[0], layers[-1])}" if names[option] > 1 else ""
         results = ", ".join(f"{operation}#{call}" for operation, call, *_ in keeps)
         sentences.append(f"Option {option!r} keeps{where}: {results}.")
+    if plan.tiles:
+        pieces = ", ".join(f"{name} in {count}" for name, count in plan.tiles.items())
+        sentences.append(
+            f"Run in tiles along the tokens: {pieces}. Gradients are the model's to rounding, not "
+            "bit by bit."
+        )
     return sentences
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import format_bytes, format_time
 from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, along, said_bytes, said_time, shortened, text_width
 from scheduler.report.tables import excess, format_percent
@@ -132,8 +132,7 @@ class Curve:
         elif self.is_exact and points:
             self._draw_void(sheet, [(left, high), *points], "post")
         if self._limit is not None:
-            words = f"budget {format_both(self.budget_bytes or 0)}"
-            sheet.limit(self._limit, words, is_up=False)
+            sheet.limit(self.budget_bytes or 0, self.reserved_bytes, is_up=False)
         self._draw_plans(sheet)
 
     @property

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.common.errors import SchedulerError
+from scheduler.common.text import format_both, format_bytes
 from scheduler.report.labels import (
     SIZE,
     Box,
@@ -165,8 +166,11 @@ class Sheet:
         )
         return drawn
 
-    def limit(self, limit: int, words: str, *, is_up: bool) -> None:
-        """The line that no plan may cross."""
+    def limit(self, budget: int, reserved: int, *, is_up: bool) -> None:
+        """The line that no plan may cross: the budget, less what is reserved."""
+        limit, words = budget - reserved, f"budget {format_both(budget)}"
+        if reserved:
+            words = f"{format_bytes(limit)}: {words} less {format_bytes(reserved)} reserved"
         draw = self.axes.axhline if is_up else self.axes.axvline
         drawn = draw(limit, color=COLOURS["limit"], linewidth=1, label=words)
         tip = f"budget without what is reserved: {said_bytes(limit)}"

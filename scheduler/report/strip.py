@@ -89,7 +89,7 @@ class Strip:
         return f"{self.name}: {what}" if self.name else what.capitalize()
 
     def subtitle(self) -> str:
-        """How many layers are kept, how many run again, and under which options."""
+        """How many layers are kept, how many run again, under which options; what bars say."""
         states = Counter(cell.state for cell in self.cells)
         total = counted(len(self.cells), self.noun)
         parts = [f"{states[state]} {words}" for state, words in _WORDS.items() if states[state]]
@@ -100,7 +100,11 @@ class Strip:
             named = [f"{name} ({n})" for name, n in list(options.items())[:_MOST_OPTIONS]]
             hidden = len(options) - _MOST_OPTIONS
             said += f" By option: {', '.join(named)}{f' and {hidden} more' if hidden > 0 else ''}."
+        said += f" Each bar is a {self.noun}: the lower, the more often it runs."
         deepest = max((span.depth + 1 for span in self.spans), default=0)
+        if deepest:
+            said += " Each line below is a segment: its input is kept, the rest of it runs again"
+            said += f" in the backward{', nested segments within it' if deepest > 1 else ''}."
         if deepest > _MOST_LEVELS:
             said += f" Segments nest {deepest} deep; the outer {_MOST_LEVELS} levels are drawn."
         return said

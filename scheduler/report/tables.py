@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TypeVar
 
+from scheduler.common.text import figures
+
 __all__ = ["WIDTH", "aligned", "excess", "fitted", "format_percent", "narrowed", "print_width"]
 __all__ += ["span_text", "spread", "wrapped"]
 
@@ -46,9 +48,12 @@ def excess(time: float, least: float) -> float:
 
 def format_percent(share: float) -> str:
     """`share` of one in percent: ``16.54%``; a trace is not shown as nothing: ``<0.01%``."""
+    percent = 100 * share
     if math.isinf(share):
         return "∞"
-    return "<0.01%" if 0 < share < 0.00005 else f"{100 * share:.2f}%"
+    if 0 < percent < 0.005:
+        return "<0.01%"
+    return f"{figures(percent, 3 if 0 < abs(percent) < 0.9995 else 2)}%"
 
 
 def spread(rows: Sequence[_Row], most: int) -> list[_Row]:

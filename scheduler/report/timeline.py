@@ -101,10 +101,7 @@ class Timeline:
             sheet.note(drawn, "keep-all")
             self._block(sheet, edges, columns, softly=True)
         if limit is not None:
-            words = f"budget {format_both(self.budget_bytes or 0)}"
-            if self.reserved_bytes:
-                words += f", less {format_bytes(self.reserved_bytes)} reserved"
-            sheet.limit(limit, words, is_up=True)
+            sheet.limit(self.budget_bytes or 0, self.reserved_bytes, is_up=True)
         self._mark_peak(sheet)
 
     @property

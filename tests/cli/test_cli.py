@@ -6,19 +6,22 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler import CostGraph, Plan, solve
+from scheduler import CostGraph, LayerCost, Plan, solve
 from scheduler.cli.main import main
+from tests.chains import FOLDER
 
-GPT2 = CostGraph.example("gpt2-small")
-EXAMPLE = ("--example", "gpt2-small")
+EXAMPLE = (str(FOLDER / "gpt2_small_12.json"),)
+GPT2 = CostGraph.load(EXAMPLE[0])
 ROOT = Path(__file__).parents[2]
 
 Capture = pytest.CaptureFixture[str]
@@ -83,7 +86,7 @@ def test_solve_writes_a_plan(capsys: Capture, tmp_path: Path) -> None:
     arguments = ("solve", *EXAMPLE, "--budget", "5GB", "--reserved", "200MB", "-o", str(path))
     status, out, err = run(capsys, *arguments)
     assert status == 0
-    assert "200.00 MB (190.73 MiB) of it reserved" in out
+    assert "200.0 MB (190.7 MiB) of it reserved" in out
     assert err == f"checkpoint-scheduler: wrote {path}\n"
     assert Plan.load(path) == solve(GPT2, 5, reserved="200MB")
 
@@ -107,7 +110,7 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, tmp_path: Path)
     arguments = ("solve", *EXAMPLE, "--budget", "1GB", "-o", str(path))
     message = refused(capsys, *arguments, status=3)
     assert message == (
-        "no plan fits a budget of 1.00 GB (0.93 GiB): the smallest feasible budget is "
+        "no plan fits a budget of 1.000 GB (953.7 MiB): the smallest feasible budget is "
         "3498429440 bytes (3.258 GiB), set by the backward of '14'"
     )
     assert not path.exists()
@@ -127,7 +130,7 @@ def test_compare(capsys: Capture) -> None:
     status, out, err = run(capsys, "compare", *EXAMPLE, "--budget", "5GB")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("gpt2-small: 16 layers, keep-all peak 7.788 GiB, ")
+    assert lines[0].startswith("gpt2_small_12: 16 layers, keep-all peak 7.788 GiB, ")
     assert lines[-2].startswith("The optimum loses 16.54% to recomputation")
 
 
@@ -243,7 +246,7 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budg", "5GB"), "unrecognized arguments: --budg"),
         (("solve", "--example", "gpt3", "--budget", "5GB"), "there is no example 'gpt3'"),
         (
-            ("solve", "a.json", *EXAMPLE, "--budget", "5GB"),
+            ("solve", "a.json", "--example", "gpt2-small", "--budget", "5GB"),
             "both 'a.json' and --example gpt2-small",
         ),
         (("solve", "none.json", "--budget", "5GB"), "there is no cost file 'none.json'"),
@@ -431,3 +434,73 @@ def test_closed_streams_are_no_traceback() -> None:
     assert empty.returncode == 2
     assert "the file is empty" in empty.stderr
     assert "Traceback" not in empty.stderr
+
+
+MAIN = {
+    "solve": "--example --model --budget --reserved --output",
+    "compare": "--example --model --budget --reserved --against",
+    "frontier": "--example --model --points --json --csv",
+    "show": "--example --model --costs --json --csv",
+    "fit": "--model --budget --gpu --batch --sequence",
+    "export": "--to --costs --output --stages",
+    "report": "--costs --example --output --picture --no-solve",
+    "diff": "--json --csv",
+}
+
+
+@pytest.mark.parametrize("command", MAIN)
+def test_help_begins_with_the_main_options(capsys: Capture, command: str) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    parts = capsys.readouterr().out.split("\n\n")
+    assert len(parts[0]) < 100
+    first = next(i for i, part in enumerate(parts) if part.startswith("options:"))
+    assert first <= 3
+    found = re.findall(r"^  (?:-\w.*, )?(--[a-z-]+)", parts[first], re.M)
+    assert found == [*MAIN[command].split(), "--help"]
+
+
+def test_examples_are_listed_with_their_machine(capsys: Capture) -> None:
+    status, out, _ = run(capsys, "show", "--example", "list")
+    assert status == 0
+    assert re.findall(r"^\S+", out, re.M) == list(CostGraph.example_names())
+    assert out.count("NVIDIA H100") == len(CostGraph.example_names())
+
+
+def test_tables_have_four_digits(capsys: Capture, tmp_path: Path) -> None:
+    """Whatever the sizes, the times and the shares are: no more digits than anybody reads."""
+    layers = [
+        LayerCost(
+            f"block.{i}",
+            forward_time=37**i / 7,
+            backward_time=41**i / 9,
+            output_bytes=1023 * 1017**i,
+            saved_bytes=1025 * 1019**i,
+        )
+        for i in range(4)
+    ]
+    file, tight, roomy = (str(tmp_path / name) for name in ("costs.json", "a.json", "b.json"))
+    costs = CostGraph(tuple(layers), 1019, "odd")
+    costs.save(file)
+    graph = str(tmp_path / "graph.json")
+    replace(costs, edges=(("block.0", "block.1"), ("block.0", "block.2"))).save(graph)
+    peak = solve(costs, budget="1000TB").keep_all_peak_bytes
+    solve(costs, budget=peak - 1, reserved=1017).save(tight)
+    solve(costs, budget="999999999MB").save(roomy)
+    for arguments in (
+        ("show", file),
+        ("solve", file, "--budget", f"{peak - 1}B", "--reserved", "1017B"),
+        ("compare", file, "--budget", f"{peak - 1}B"),
+        ("compare", graph, "--budget", f"{peak}B", "--quiet"),
+        ("frontier", file),
+        ("frontier", graph, "--points", "2", "--quiet"),
+        ("show", tight, "--costs", file),
+        ("diff", tight, roomy),
+        ("fit", "--model", "llama-3-8b", "--explain", "--no-search"),
+        ("show", "--model", "gpt2"),
+    ):
+        status, out, _ = run(capsys, *arguments)
+        assert status in (0, 3), arguments
+        for number in re.findall(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])", out):
+            digits = number.replace(",", "").replace(".", "").lstrip("0")
+            assert len(digits) <= 4, (arguments, number)

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -56,6 +57,7 @@ def test_report(capsys: Capture, plan: str, costs: str, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     ElementTree.fromstring(text.partition("\n")[2])
     assert text.count("<svg") == 6
+    assert escape(COSTS.note, quote=False) in text
     assert f"checkpoint-scheduler report {plan} --costs {costs} -o {path}" in text
     first = text
     run(capsys, "report", plan, "--costs", costs, "-o", str(path))
@@ -158,7 +160,7 @@ def test_diff(capsys: Capture, plan: str, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["after"] for row in rows] == [row["after"] for row in record["rows"]]
     _, out, _ = run(capsys, "diff", plan, plan)
-    assert "All 16 layers are treated alike." in out
+    assert "All 14 layers are treated alike." in out
     example = tmp_path / "dense.json"
     solve(CostGraph.example("densenet121"), budget="1GB").save(example)
     assert "different layers" in refused(capsys, "diff", plan, str(example))
@@ -241,9 +243,9 @@ def test_nothing_is_wider_than_what_is_set(
         if columns == 200:  # as where nothing is set
             monkeypatch.delenv("COLUMNS")
             wide = run(capsys, *arguments)[1]
-            assert [re.sub(r"[\d.]+ s\b", "", each) for each in wide.splitlines()] == [
-                re.sub(r"[\d.]+ s\b", "", each) for each in lines
-            ]
+            # How long it took is not the same again.
+            again = [re.sub(r"[\d.]+ (us|ms|s)\b|\s", "", text) for text in (wide, out)]
+            assert again[0] == again[1]
             monkeypatch.setenv("COLUMNS", "200")
 
 

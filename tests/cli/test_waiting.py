@@ -87,7 +87,7 @@ def test_the_seconds_of_a_chain_are_shown_on_a_terminal(
         monkeypatch.setattr(watching, "_write", seen)
         assert watching.run("the frontier", lambda: ready.wait(10)) is True
     said = capsys.readouterr().err
-    assert written[0] == "the frontier of 16 layers: 0 s; Ctrl-C ends it (a first run compiles too)"
+    assert written[0] == "the frontier of 14 layers: 0 s; Ctrl-C ends it (a first run compiles too)"
     if on_terminal and not quiet:
         assert said.startswith(f"{CLEAR}{written[0]}")
         assert said.endswith(CLEAR)  # the line is gone again

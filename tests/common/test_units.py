@@ -180,12 +180,14 @@ def test_a_reserve_has_two_spellings_too() -> None:
 @pytest.mark.parametrize(
     ("gb", "given", "peak", "meant"),
     [
-        (None, 40, 30 * 10**9, "40 is 40 bytes, not a millionth of the 27.94 GiB .* '40GB'"),
+        (None, 40, 30 * 10**9, "40 is 40 bytes, next to nothing of the 27.94 GiB .* '40GB'"),
         (None, "40", 30 * 10**9, "did you mean '40GB'"),
         (None, 40.0, 30 * 10**9, "did you mean '40GB'"),
         (None, 1, 30 * 10**9, "1 is 1 byte, .* '1GB'"),
         (None, 511, 10**10, "'511GB'"),
         (None, 16, 20 * 10**6, "'16MB'"),
+        (None, 40, 40 * 10**6, "'40MB'"),
+        (None, 500, 2 * 10**6, "'500KB'"),
         (None, 1, 10**6 + 1, "'1MB'"),
         (None, 2 * 10**15, 10**9, "is more than a million times the 953.7 MiB"),
         (10**9, None, 10**9, "size_gb=1000000000 is more than .* did you mean 1 GB"),
@@ -205,7 +207,6 @@ def test_a_number_in_another_unit_is_refused(
     [
         (None, "40B", 30 * 10**9),
         (None, 512, 10**12),
-        (None, 40, 40 * 10**6),  # a millionth
         (None, 0, 30 * 10**9),
         (None, 10**15, 10**7),
         (None, "2PB", 10**7),
@@ -219,6 +220,15 @@ def test_a_number_in_another_unit_is_refused(
 def test_a_number_that_can_be_meant_is_not(gb: int | None, given: object, peak: int) -> None:
     size = parse_bytes(given, allow_zero=True) if gb is None else gb * 10**9
     check_unit("size", gb, given, size, lambda: peak)
+
+
+def test_a_budget_far_below_what_is_needed_is_refused() -> None:
+    with pytest.raises(InvalidBudget, match=r"40000 is 40000 bytes, next .*'40000MB'"):
+        check_unit("budget", None, "40000", 40_000, lambda: 30 * 10**9)
+    check_unit("budget", None, None, 80 * 10**9, lambda: 10**18)  # a GPU's
+    for given in ("40000B", 10**6):
+        check_unit("budget", None, given, parse_bytes(given), lambda: 30 * 10**9)
+    check_unit("reserved", None, 40_000, 40_000, lambda: 30 * 10**9)
 
 
 def test_text_as_budget_gb_points_to_budget() -> None:
@@ -235,9 +245,9 @@ def test_text_as_budget_gb_points_to_budget() -> None:
         (3498429440, "3.258 GiB"),
         (40 * 10**9, "37.25 GiB"),
         (155 * 10**9, "144.4 GiB"),
-        (1023 * 2**30, "1023.0 GiB"),
+        (1023 * 2**30, "1023 GiB"),
         (1094 * 2**30, "1.068 TiB"),
-        (3 * 2**60, "3072.0 PiB"),
+        (3 * 2**60, "3072 PiB"),
         (10 * 2**30 - 1, "10.00 GiB"),
         (-(2**20), "-1.000 MiB"),
     ],
@@ -250,10 +260,10 @@ def test_sizes_read_as_torch_prints_them(size: int, text: str) -> None:
     ("size", "text"),
     [
         (40 * 10**9, "40.00 GB (37.25 GiB)"),
-        (3 * 10**9, "3.00 GB (2.79 GiB)"),
-        (5 * 10**6, "5.00 MB (4.77 MiB)"),
-        (2048, "2.05 KB (2.00 KiB)"),
-        (3 * 10**12, "3.00 TB (2.73 TiB)"),
+        (3 * 10**9, "3.000 GB (2.794 GiB)"),
+        (5 * 10**6, "5.000 MB (4.768 MiB)"),
+        (2048, "2.048 KB (2.000 KiB)"),
+        (3 * 10**12, "3.000 TB (2.728 TiB)"),
         (12, "12 bytes"),
         (1, "1 byte"),
     ],
@@ -272,7 +282,7 @@ def test_the_budget_is_echoed_in_both_units(size: int, text: str) -> None:
         (0, "ms", "0.000 ms"),
         (123456, "steps", "123456 steps"),
         (10587689662080.0, "unit", "10587689662080 unit"),
-        (1234.5, "unit", "1234.5 unit"),
+        (1234.5, "unit", "1234 unit"),
     ],
 )
 def test_times_read_in_the_unit_that_suits(value: float, unit: str, text: str) -> None:
@@ -294,7 +304,7 @@ def test_what_reads_the_same_is_told_apart() -> None:
 def test_infeasible_says_the_budget_the_smallest_and_what_sets_it() -> None:
     error = InfeasibleBudget(3 * 10**9, 3498429440, "the backward of 'head'")
     assert str(error) == (
-        "no plan fits a budget of 3.00 GB (2.79 GiB): the smallest feasible budget is "
+        "no plan fits a budget of 3.000 GB (2.794 GiB): the smallest feasible budget is "
         "3498429440 bytes (3.258 GiB), set by the backward of 'head'"
     )
     assert isinstance(error, SchedulerError)
@@ -308,7 +318,7 @@ def test_infeasible_names_the_reserve_and_the_method_and_survives_pickling() -> 
     error = error.reserving("weights 1 GiB")
     assert "(1.000 GiB of it reserved: weights 1 GiB)" in str(error)
     beyond = InfeasibleBudget(2**30, 2**32, "a layer", 2**31, reserved_for="weights 2 GiB")
-    less = "1.07 GB (1.00 GiB), less than the 2.000 GiB that are reserved (weights 2 GiB): the sm"
+    less = "1.074 GB (1.000 GiB), less than the 2.000 GiB that are reserved (weights 2 GiB): the sm"
     assert less in str(beyond)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))

@@ -24,6 +24,7 @@ from scheduler.common.files import write_atomically
 from scheduler.costs import CostGraph, LayerCost, OptionCost
 from scheduler.costs.layer import as_layers
 from scheduler.costs.readers import as_costs
+from scheduler.memory import costs_from_shape
 
 CHAINS = sorted((Path(__file__).parents[1] / "data" / "chains").glob("*.json"))
 
@@ -298,10 +299,13 @@ def test_a_graph_prints_on_one_line_and_as_a_table() -> None:
         "saved inside layers 36.00 MiB>"
     )
     title, header, first, folded = str(graph).splitlines()
-    assert title == "net: 13 layers, input 64.00 KiB, times in ms"
+    assert title == "net: 13 layers, input 64.00 KiB"
     assert header.split() == ["layer", "forward", "backward", "output", "saved"]
-    assert first.split() == ["a", "1", "2", "3", "B", "4", "B"]
-    assert folded.split() == ["h.0–h.11", "1.5", "2.5", "30", "B", "3.000", "MiB"]
+    assert first.split() == ["a", "1.000", "ms", "2.000", "ms", "3", "B", "4", "B"]
+    assert folded.split() == [
+        "h.0–h.11",
+        *["1.500", "ms", "2.500", "ms", "30", "B", "3.000", "MiB"],
+    ]
     assert len(header) == len(first) == len(folded)
 
 
@@ -385,20 +389,31 @@ def test_one_layer_needs_no_edges() -> None:
     assert len(as_costs({"layers": [RECORDS[0]], "edges": []})) == 1
 
 
-def test_examples_are_the_cost_files_they_were_made_from() -> None:
-    made_from = {
-        "gpt2-small": "gpt2_small_12",
-        "resnet18": "resnet18",
-        "resnet152": "resnet152",
-        "densenet121": "densenet121",
-        "uniform-50": "uniform_50",
-    }
-    assert CostGraph.example_names() == tuple(sorted(made_from))
-    for name, stem in made_from.items():
+def test_the_spread_of_measured_times_is_shown_and_no_part_of_the_problem() -> None:
+    calm = CostGraph((replace(A, time_spread=0.042), replace(B, time_spread=0.1)))
+    assert str(calm).splitlines()[1].split()[2:5] == ["backward", "spread", "output"]
+    assert "±4.20%" in str(calm)
+    assert calm.noise == ""
+    assert CostGraph.from_json(calm.to_json()) == calm != CostGraph((A, B))
+    assert calm.sha256 == CostGraph((A, B)).sha256
+    assert "spread" not in str(CostGraph((A, B)))
+    noisy = CostGraph((replace(A, time_spread=0.5), B))
+    assert "too noisy for these times to be trusted: repeated runs were 21.43%" in noisy.noise
+    assert noisy.noise in " ".join(str(noisy).split())
+
+
+def test_examples_are_of_one_machine_and_say_so() -> None:
+    assert CostGraph.example_names() == ("densenet121", "gpt2-small", "resnet152", "resnet18")
+    for name in CostGraph.example_names():
         example = CostGraph.example(name)
-        source = next(path for path in CHAINS if path.stem == stem)
         assert example.name == name
-        assert example.sha256 == CostGraph.load(source).sha256
+        assert "on one NVIDIA H100, by the roofline of its data sheet" in example.note
+        assert example.note in " ".join(str(example).split())
+        assert not any(layer.name.isdecimal() for layer in example.layers)
+        assert CostGraph.from_json(example.to_json()).note == example.note
+        assert replace(example, note="").sha256 == example.sha256
+    shape = costs_from_shape("gpt2", 8, 1024, gpu="h100")
+    assert CostGraph.example("gpt2-small").layers == shape.layers
 
 
 # --- every form ---------------------------------------------------------------------------------

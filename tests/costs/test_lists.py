@@ -65,6 +65,11 @@ def test_every_form_of_the_same_costs_is_the_same(tmp_path: Path) -> None:
         assert as_costs(form, input_bytes=48, time_unit="us") == COSTS
     for form in (ROWS, [list(row) for row in ROWS], np.array(ROWS, dtype=object), iter(ROWS)):
         assert as_costs(form, columns=COLUMNS, input_bytes=48, time_unit="us") == COSTS
+    for form in (pd.DataFrame(ROWS), pd.DataFrame(np.array(ROWS, dtype=object))):
+        assert as_costs(form, columns=COLUMNS, input_bytes=48, time_unit="us") == COSTS
+    for text in (CSV, json.dumps(RECORDS), COSTS.to_json()):
+        given = {"input_bytes": 48, "time_unit": "us"}
+        assert read_costs_text(text, "standard input", given) == COSTS
     plan = scheduler.solve(COSTS, budget=1000)
     said: Any = {"columns": COLUMNS, "input_bytes": 48, "time_unit": "us"}
     assert scheduler.solve(ROWS, budget=1000, **said) == plan
@@ -80,6 +85,16 @@ def test_what_is_said_beside_the_layers_counts_before_they_are_checked(tmp_path:
     expected = CostGraph((LayerCost(**OVERLAP),), input_bytes=1000)
     for form in forms(tmp_path, [OVERLAP]):
         assert as_costs(form, input_bytes=1000) == expected
+
+
+def test_an_empty_cell_of_a_frame_is_a_field_at_its_default() -> None:
+    more = {"gradient_bytes": 8, "recompute_time": 1.5, "recomputable": False}
+    records = [RECORDS[0], {**RECORDS[1], **more}]
+    frame = pd.DataFrame(records)
+    for form in (frame, frame.convert_dtypes(), pd.DataFrame(records, dtype=object)):
+        assert as_costs(form, input_bytes=48) == as_costs(records, input_bytes=48)
+    with pytest.raises(InvalidCosts, match="names 1 column, and the DataFrame has 9"):
+        as_costs(frame, columns=("name",))
 
 
 def test_an_array_of_numbers() -> None:
@@ -139,7 +154,7 @@ def test_errors_name_the_line_and_the_columns() -> None:
     assert unknown.startswith(
         "x.csv, line 1: unknown columns 'layer', 'ms'; the columns are name, "
     )
-    assert unknown.endswith("recomputable")
+    assert unknown.endswith("recomputable, time_spread")
     missing = message("name,forward_time\na,1", "standard input")
     assert missing.startswith(
         "standard input, line 1: there is no column 'backward_time'; it needs"

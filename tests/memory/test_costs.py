@@ -10,12 +10,13 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from scheduler import CostGraph, InfeasibleBudget, LayerCost, solve
+from scheduler import CostGraph, InfeasibleBudget, LayerCost, UnsupportedModel, solve
+from scheduler.memory import fit
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.gpus import GPUS, Gpu, load_gpu
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.pytorch import profile
 from solvers.schedule import Item, Items, keep_all
 
@@ -249,6 +250,14 @@ def test_a_frozen_model(name: str, how: str) -> None:
     assert all(abs(error) < 1e-3 for error in errors.values()), errors
 
 
+def test_images_make_the_tokens() -> None:
+    shape = replace(load_shape("vit-base-patch16-224"), layers=1)
+    assert costs_from_shape(shape, 2) == costs_from_shape(shape, 2, 197)
+    found = fit(shape, batch=4)
+    assert (found.sequence, found.trained_positions) == (197, None)
+    assert "sequence  " not in str(found).partition("largest")[2]
+
+
 @pytest.mark.parametrize("name", ["llama-3-8b", "gpt2"])
 def test_frozen_times(name: str) -> None:
     """No product for a weight's gradient: about one forward, attention's products twice."""
@@ -330,7 +339,7 @@ def total(costs: CostGraph) -> float:
         {"attention": "eager"},
     ],
 )
-@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b"])
+@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b", "bert-base-uncased"])
 def test_ways_to_train(name: str, options: dict[str, Any]) -> None:
     shape = replace(load_shape(name), layers=3)
     costs = costs_from_shape(shape, 2, 512, **options)
@@ -440,6 +449,21 @@ def test_no_such_gpu(given: Any, words: str) -> None:
         ({"sequence": 5000}, InvalidRecipe, "at most the 1024 positions"),
         ({"train": "lora", "lora": {"r": 16}}, InvalidRecipe, "Lora(rank=..., targets=...)"),
         ({"shape": "llama-9b"}, InvalidShape, "llama"),
+        ({"shape": "vit-base-patch16-224"}, InvalidRecipe, "is 197, its image's patches and"),
+        (
+            {"shape": "vit-base-patch16-224", "sequence": None, "loss": "chunked"},
+            UnsupportedModel,
+            "one row a sequence, no chunks; say loss='hf'",
+        ),
+        ({"shape": "roberta-base", "sequence": 513}, InvalidRecipe, "at most the 512 positions"),
+        ({"sequence": None}, InvalidRecipe, "sequence must be a whole number"),
+        ({"shape": "t5-small", "train": "frozen"}, UnsupportedModel, "only full training has a"),
+        (
+            {"shape": "t5-small", "loss": "chunked"},
+            UnsupportedModel,
+            "own loss alone; say loss='hf'",
+        ),
+        ({"shape": "t5-small", "precision": "fp16"}, UnsupportedModel, "no formula for autocast"),
     ],
 )
 def test_bad_input_is_one_sentence(

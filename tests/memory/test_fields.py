@@ -11,8 +11,8 @@ import pytest
 import transformers
 
 from scheduler.memory.errors import InvalidShape
-from scheduler.memory.shape.families import FAMILIES
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.families.table import FAMILIES
+from scheduler.memory.shape.load import load_shape
 
 # The fields of files as their owners published them, and the parameters that are known of them.
 RELEASED: dict[str, tuple[int, str]] = {
@@ -137,6 +137,60 @@ RELEASED: dict[str, tuple[int, str]] = {
         "torch_dtype": "float32", "transformers_version": "4.42.4", "use_cache": true,
         "vocab_size": 256000, "_attn_implementation": "eager"}""",
     ),
+    "google/gemma-3-1b-it": (
+        999_885_952,
+        """{"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout":
+        0.0, "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation":
+        "hybrid", "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range":
+        0.02, "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type":
+        "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads":
+        1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+        "sliding_window": 512, "sliding_window_pattern": 6, "torch_dtype": "bfloat16",
+        "transformers_version": "4.50.0.dev0", "use_cache": true, "vocab_size": 262144}""",
+    ),
+    "openai/gpt-oss-20b": (
+        20_914_757_184,
+        """{"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout":
+        0.0, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act":
+        "silu", "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02,
+        "intermediate_size": 2880, "layer_types": ["sliding_attention", "full_attention",
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+        "sliding_attention", "full_attention"], "max_position_embeddings": 131072, "model_type":
+        "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+        "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+        "pad_token_id": 199999, "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0,
+        "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type":
+        "yarn", "truncate": false}, "rope_theta": 150000, "router_aux_loss_coef": 0.9,
+        "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false,
+        "transformers_version": "4.55.0.dev0", "use_cache": true, "vocab_size": 201088}""",
+    ),
+    "deepseek-ai/DeepSeek-V3": (
+        671_026_404_352,
+        """{"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false,
+        "attention_dropout": 0.0, "auto_map": {"AutoConfig":
+        "configuration_deepseek.DeepseekV3Config", "AutoModel":
+        "modeling_deepseek.DeepseekV3Model", "AutoModelForCausalLM":
+        "modeling_deepseek.DeepseekV3ForCausalLM"}, "bos_token_id": 0, "eos_token_id": 1,
+        "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+        "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+        "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size":
+        2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+        "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps":
+        1e-06, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+        "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+        "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype":
+        "bfloat16", "transformers_version": "4.46.3", "use_cache": true, "v_head_dim": 128,
+        "vocab_size": 129280}""",
+    ),
     "microsoft/Phi-3-mini-4k-instruct": (
         3_821_079_552,
         """{"_name_or_path": "Phi-3-mini-4k-instruct", "architectures": ["Phi3ForCausalLM"],
@@ -202,6 +256,68 @@ RELEASED: dict[str, tuple[int, str]] = {
     ),
 }
 
+RELEASED |= {
+    "google-bert/bert-base-uncased": (
+        109_514_298,
+        """{"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "gradient_checkpointing": false, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+        "position_embedding_type": "absolute", "transformers_version": "4.6.0.dev0",
+        "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522}""",
+    ),
+    "FacebookAI/roberta-base": (
+        124_697_433,
+        """{"architectures": ["RobertaForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "roberta",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "type_vocab_size": 1, "vocab_size": 50265}""",
+    ),
+    "google-t5/t5-small": (
+        60_506_624,
+        """{"architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64,
+        "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1,
+        "initializer_factor": 1.0, "is_encoder_decoder": true, "layer_norm_epsilon": 1e-06,
+        "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6,
+        "output_past": true, "pad_token_id": 0, "relative_attention_num_buckets": 32,
+        "task_specific_params": {"summarization": {"early_stopping": true}}, "use_cache": true,
+        "vocab_size": 32128}""",
+    ),
+    # Of its thousand classes, numbers in place of names.
+    "google/vit-base-patch16-224": (
+        86_567_656,
+        """{"architectures": ["ViTForImageClassification"], "attention_probs_dropout_prob": 0.0,
+        "encoder_stride": 16, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+        "hidden_size": 768, "image_size": 224, "initializer_range": 0.02,
+        "intermediate_size": 3072, "layer_norm_eps": 1e-12, "model_type": "vit",
+        "num_attention_heads": 12, "num_channels": 3, "num_hidden_layers": 12, "patch_size": 16,
+        "qkv_bias": true, "transformers_version": "4.13.0.dev0", "id2label": """
+        + json.dumps({str(i): f"{i}" for i in range(1000)})
+        + "}",
+    ),
+}
+
+_GLM = """{"attention_bias": true, "attention_dropout": 0.0, "head_dim": 128, "hidden_act":
+    "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 13696,
+    "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "pad_token_id": 151329, "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false, "use_cache":
+    true, "vocab_size": 151552}"""
+# The text of Llama 4 Maverick.
+_LLAMA4 = """{"attention_bias": false, "attention_chunk_size": 8192, "attention_dropout": 0.0,
+    "bos_token_id": 200000, "eos_token_id": [200001, 200007, 200008], "for_llm_compressor":
+    false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "initializer_range":
+    0.02, "interleave_moe_layer_step": 2, "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384, "max_position_embeddings": 1048576, "model_type":
+    "llama4_text", "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers":
+    48, "num_key_value_heads": 8, "num_local_experts": 128, "output_router_logits": false,
+    "pad_token_id": 200018, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta":
+    500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "torch_dtype":
+    "bfloat16", "use_cache": true, "use_qk_norm": false, "vocab_size": 202048}"""
+
 BASE: dict[str, dict[str, Any]] = {
     name: json.loads(text)
     for name, text in {
@@ -215,8 +331,18 @@ BASE: dict[str, dict[str, Any]] = {
         "gemma": RELEASED["google/gemma-2b"][1],
         "gemma2": RELEASED["google/gemma-2-2b"][1],
         "phi3": RELEASED["microsoft/Phi-3-mini-4k-instruct"][1],
+        "gemma3_text": RELEASED["google/gemma-3-1b-it"][1],
+        "glm": _GLM.replace("{", '{"model_type": "glm", ', 1),
+        "glm4": _GLM.replace("{", '{"model_type": "glm4", ', 1),
+        "gpt_oss": RELEASED["openai/gpt-oss-20b"][1],
+        "llama4_text": _LLAMA4,
+        "deepseek_v3": RELEASED["deepseek-ai/DeepSeek-V3"][1],
         "gpt2": RELEASED["openai-community/gpt2-xl"][1],
         "gpt_neox": RELEASED["EleutherAI/pythia-1b"][1],
+        "bert": RELEASED["google-bert/bert-base-uncased"][1],
+        "roberta": RELEASED["FacebookAI/roberta-base"][1],
+        "vit": RELEASED["google/vit-base-patch16-224"][1],
+        "t5": RELEASED["google-t5/t5-small"][1],
     }.items()
 }
 
@@ -277,6 +403,8 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"layer_types": ["full_attention"] * 28}),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "num_key_value_heads": 25, "head_dim": 64}),
     ("gpt_neox", {"hidden_dropout_prob": 0.0, "head_dim": 256, "gradient_checkpointing": False}),
+    ("bert", {"directionality": "bidi", "pooler_fc_size": 768, "is_decoder": False}),
+    ("vit", {"pooler_act": "tanh", "image_size": [224, 224], "num_labels": 2}),
 ]
 
 
@@ -298,17 +426,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_experts": 4}, "num_experts of the config is 4: num_local_experts is 8; remo"),
     ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise of the config is 0.1: noise"),
     ("qwen2", {"attention_bias": False}, "attention_bias of the config is False: queries, keys"),
+    ("qwen2", {"layer_types": ["full_attention"]}, "it must say 'full_attention' or 'sliding_att"),
     (
-        "qwen2",
-        {"use_sliding_window": True, "max_window_layers": 14},
-        "use_sliding_window of the config is True: only models whose blocks are all alike",
+        "gemma3_text",
+        {"attn_logit_softcapping": 50.0},
+        "only models of this family that cap nothing",
     ),
-    ("qwen2", {"layer_types": ["full_attention"]}, "it must name ('full_attention', 'sliding_a"),
+    ("gpt_oss", {"layer_types": 3}, "it must say 'full_attention' or 'sliding_attention' for each"),
+    ("llama4_text", {"no_rope_layers": [1, 0]}, "it must say 0 or 1 for each of 48 layers"),
     (
-        "qwen3",
-        {"layer_types": ["full_attention", "sliding_attention"] * 18},
-        "only models whose blocks are all alike are known",
+        "llama4_text",
+        {"moe_layers": 3},
+        "moe_layers of the config is 3: it must be a list of blocks",
     ),
+    ("deepseek_v3", {"rope_interleave": False}, "only heads that turn neighbours are known"),
+    ("deepseek_v3", {"num_key_value_heads": 8}, "in this family each head has its own keys"),
     ("qwen3_moe", {"output_router_logits": True}, "the loss on the router's choices is not count"),
     ("gemma2", {"final_logit_softcapping": None}, "is None: only models that cap with a tanh"),
     ("gpt2", {"num_key_value_heads": 5}, "num_key_value_heads of the config is 5: in this family"),
@@ -316,6 +448,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neox", {"rotary_pct": 1.5}, "rotary_pct of the config is 1.5: a share of a head must be"),
     ("gpt_neox", {"hidden_dropout_prob": 0.1}, "transformers reads hidden_dropout; say it there"),
     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0}}, "in rope_parameters of the config"),
+    ("bert", {"is_decoder": True}, "is_decoder of the config is True: only encoders of this"),
+    ("bert", {"position_embedding_type": "relative_key"}, "only absolute positions are known"),
+    ("roberta", {"hidden_act": "relu"}, "hidden_act of the config is 'relu': this family's head"),
+    ("roberta", {"pad_token_id": 513}, "pad_token_id of the config is 513: positions begin after"),
+    ("t5", {"num_layers": 1}, "num_layers of the config is 1: only stacks of at least 2 blocks"),
+    ("t5", {"is_decoder": True}, "only encoders with their decoders are known; say false"),
+    ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj of the config must be one of"),
+    ("vit", {"patch_size": [16, 8]}, "patch_size of the config is [16, 8]: only square patches"),
+    ("vit", {"patch_size": 448}, "patch_size of the config is 448: an image has 224 × 224 pixels"),
+    ("vit", {"image_size": [224]}, "image_size of the config is [224]: it must be a number, or"),
+    ("vit", {"problem_type": "regression"}, "only a classifier of one class out of several"),
+    ("vit", {"id2label": {"0": "yes"}}, "only a classifier of one class out of several is known"),
 ]
 
 
@@ -329,16 +473,27 @@ def test_a_value_that_is_not_covered(family: str, more: dict[str, Any], sentence
 
 def test_windows_and_turned_features() -> None:
     read = {family: load_shape(record) for family, record in BASE.items()}
-    assert [f for f in read if read[f].window] == ["mistral", "phi3"]
-    assert (read["mistral"].window, read["phi3"].window) == (4096, 2047)
-    assert [f for f in read if read[f].rotary_width] == ["gpt_neox"]
-    assert read["gpt_neox"].rotary_width == 64
+    windows = {f: sorted({one.window for one in shape.kinds}) for f, shape in read.items()}
+    assert {f: found for f, found in windows.items() if found != [0]} == {
+        "gemma2": [0, 4096],
+        "gemma3_text": [0, 512],
+        "gpt_oss": [0, 128],
+        "llama4_text": [0, 8192],
+        "mistral": [4096],
+        "phi3": [2047],
+    }
+    full = [i for i, one in enumerate(read["gemma3_text"].blocks) if not one.window]
+    assert full == [5, 11, 17, 23]
+    turned = {f: shape.rotary_width for f, shape in read.items() if shape.rotary_width}
+    assert turned == {"gpt_neox": 64, "glm": 64, "glm4": 64, "deepseek_v3": 64}
     # Three quarters of a head of 128; a share that comes to an odd number of features.
     assert load_shape(json.loads(RELEASED["microsoft/Phi-4-mini-instruct"][1])).rotary_width == 96
     odd = {"rope_parameters": {"partial_rotary_factor": 0.27}}
     assert load_shape(BASE["phi3"] | odd).rotary_width == 26
     on = {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 1024}
     assert load_shape(BASE["qwen2"] | on).window == 1024
+    some = load_shape(BASE["qwen2"] | on | {"max_window_layers": 14})
+    assert [one.window for one in some.blocks] == [0] * 14 + [1024] * 14
     assert load_shape(BASE["qwen3_moe"] | on).window == 1024
     assert load_shape(BASE["mistral"] | {"sliding_window": None}).window == 0
     # A mistral that says nothing: transformers' own default.

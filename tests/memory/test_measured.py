@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +20,11 @@ from hypothesis import strategies as st
 
 from scheduler.memory.activations import Activations, block_activations, head_activations
 from scheduler.memory.recipe import Lora
-from scheduler.memory.shape.families import shape_fields
+from scheduler.memory.shape.families.table import shape_fields
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.setting import KV_DOWN, lora_targets
 from tests.memory.memory_cases import gpt2, llama, mixtral
+from tests.memory.models import batch_of, blocks_of, kind_of
 from tests.memory.tape import embedding_activations
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
@@ -36,23 +39,31 @@ some = st.sets(st.sampled_from(["q", "v", "o", "up", "down"]), min_size=1)
 targets = st.just("all") | some.map(tuple)
 
 
+class Packed:
+    """A tensor that a node of a graph has saved."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
 def kept_by(block: Any, x: Any, outside: Iterable[Any], autocast: bool = False) -> tuple[Any, ...]:
     """Bytes that a block keeps, and whether its input and its output are among them."""
     foreign = [t.untyped_storage() for t in (*block.parameters(), *outside)]
     foreign_ids = {id(storage) for storage in foreign}
-    found: dict[int, Any] = {}
+    packed: WeakSet[Packed] = WeakSet()  # what belongs to no result's graph goes at once
 
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if id(storage) not in foreign_ids:
-            found[id(storage)] = storage
-        return tensor
+    def pack(tensor: Any) -> Packed:
+        made = Packed(tensor)
+        packed.add(made)
+        return made
 
     with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda made: made.tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=autocast),
     ):
         y = block(x)
+    storages = [made.tensor.untyped_storage() for made in packed]
+    found = {id(storage): storage for storage in storages if id(storage) not in foreign_ids}
     total = sum(storage.nbytes() for storage in found.values())
     ends = (id(x.untyped_storage()) in found, id(y.untyped_storage()) in found)
     return total, *ends, x.untyped_storage().nbytes(), y.untyped_storage().nbytes()
@@ -86,10 +97,11 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
 def adapt(block: Any, shape: Shape, lora: Lora) -> None:
     """Freeze a block and put adapters beside the linear layers that are targets."""
     block.requires_grad_(False)
-    names = ("q", "k", "v", "o", "gate", "up", "down") if lora.targets == "all" else lora.targets
-    for name in names:
-        part = block.self_attn if name in "qkvo" else block.mlp
-        setattr(part, f"{name}_proj", Adapted(getattr(part, f"{name}_proj"), lora))
+    for name in lora_targets(shape, lora):
+        attribute = name if name == KV_DOWN else f"{name}_proj"
+        attention = hasattr(block.self_attn, attribute)
+        part = block.self_attn if attention else block.mlp
+        setattr(part, attribute, Adapted(getattr(part, attribute), lora))
 
 
 def model_of(config: Any, precision: str, attention: str) -> Any:
@@ -97,28 +109,35 @@ def model_of(config: Any, precision: str, attention: str) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, SIZE[precision]))
     try:
-        made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        made = kind_of(config).from_config(config, attn_implementation=attention)
     finally:
         torch.set_default_dtype(before)
     return made.train()
 
 
 def measured(
-    model: Any, batch: int, sequence: int, autocast: bool = False, padded: bool = False
+    model: Any,
+    batch: int,
+    sequence: int,
+    autocast: bool = False,
+    padded: bool = False,
+    place: int = -1,
 ) -> tuple[Any, ...]:
-    """What the last block of a model keeps, called with what the model calls it with."""
-    *_, block = model.base_model.h if hasattr(model.base_model, "h") else model.base_model.layers
+    """What a block of a model keeps, called with what the model calls it with; else the last."""
+    block = blocks_of(model)[place]
     calls = []
 
     def see(module: Any, args: Any, kwargs: Any) -> None:
         calls.append((args, kwargs))
 
     hook = block.register_forward_pre_hook(see, with_kwargs=True)
-    mask = torch.ones(batch, sequence, dtype=torch.int64)
-    mask[0, : int(padded)] = 0
+    inputs = batch_of(model, batch, sequence)
+    if "input_ids" in inputs:
+        mask = torch.ones(batch, sequence, dtype=torch.int64)
+        mask[0, : int(padded)] = 0
+        inputs |= {"attention_mask": mask, "use_cache": False}
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        ids = torch.randint(0, model.config.vocab_size, (batch, sequence))
-        model(input_ids=ids, attention_mask=mask, use_cache=False)
+        model(**inputs)
     hook.remove()
     ((x, *rest), kwargs) = calls[-1]
     leaves = torch.utils._pytree.tree_leaves((rest, kwargs))
@@ -338,6 +357,19 @@ SMALL: dict[str, Any] = {
     "pad_token_id": 0,
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+CHOSEN = {"num_local_experts": 8, "num_experts_per_tok": 2}
+ENCODER = {
+    "num_key_value_heads": None,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+IMAGES = {
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 10,
+    "vocab_size": None,
+    "max_position_embeddings": None,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {},
     "qwen2": {},
@@ -348,26 +380,92 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"num_key_value_heads": 4},
     "qwen2_moe": EXPERTS | {"shared_expert_intermediate_size": 48},
     "qwen3_moe": EXPERTS | {"norm_topk_prob": True, "head_dim": 16},
+    "gemma3_text": {"head_dim": 32, "sliding_window": 8, "sliding_window_pattern": 2},
+    "glm": {"head_dim": 16},
+    "glm4": {"head_dim": 16},
+    "gpt_oss": CHOSEN | {"head_dim": 16, "sliding_window": 8},
+    "llama4_text": CHOSEN
+    | {
+        "head_dim": 16,
+        "intermediate_size_mlp": 160,
+        "attention_chunk_size": 8,
+        "interleave_moe_layer_step": 2,
+        "no_rope_layer_interval": 2,
+    },
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 20,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
+    "vit": ENCODER | IMAGES,
+    "bert": ENCODER,
+    "roberta": ENCODER | {"pad_token_id": 1},
 }
+"""What each has that `SMALL` has not; None: it has no such field."""
 
 
-# Gemma 2 caps its scores: transformers runs it eager.
-RUNS = [(f, a) for f in FAMILIES for a in ("sdpa", "eager") if (f, a) != ("gemma2", "sdpa")]
+def sizes_of(*parts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a tiny config, the later parts' in place of the earlier ones'."""
+    joined = {name: value for part in parts for name, value in part.items()}
+    return {name: value for name, value in joined.items() if value is not None}
+
+
+EAGER = ("gemma2", "gpt_oss")
+"""Families that transformers runs eager: scores are capped, or heads have sinks."""
+RUNS = [(f, a) for f in FAMILIES for a in ("sdpa", "eager") if f not in EAGER or a == "eager"]
 
 
 @pytest.mark.parametrize(("family", "attention"), RUNS)
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_families(family: str, precision: str, attention: str) -> None:
-    config = transformers.AutoConfig.for_model(family, **SMALL | FAMILIES[family])
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
     shape = Shape(**shape_fields(config.to_dict(), family, family))
     model = model_of(config, precision, attention)
     for train in ("full", "frozen"):
         for sizes in ((2, 16), (1, 9)):
             model.requires_grad_(train == "full")
-            kept = block_activations(
-                shape, *sizes, precision=precision, attention=attention, train=train, device="cpu"
-            )
-            assert measured(model, *sizes) == said(kept), (train, sizes)
+            how: dict[str, Any] = {
+                "precision": precision,
+                "attention": attention,
+                "train": train,
+            }
+            tokens = shape.fixed_sequence or sizes[1]
+            for kind in shape.kinds:
+                kept = block_activations(kind, sizes[0], tokens, device="cpu", **how)
+                found = measured(model, *sizes, place=shape.blocks.index(kind))
+                assert found == said(kept), (train, sizes, kind)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "glm4", "phi3", "qwen3"])
+def test_families_under_autocast(family: str) -> None:
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
+    shape = Shape(**shape_fields(config.to_dict(), family, family))
+    model = model_of(config, "autocast", "sdpa")
+    for kind in shape.kinds:
+        kept = block_activations(kind, 2, 16, precision="autocast", device="cpu")
+        found = measured(model, 2, 16, autocast=True, place=shape.blocks.index(kind))
+        assert found == said(kept), kind
+
+
+@pytest.mark.parametrize("family", ["glm4", "deepseek_v3", "gpt_oss"])
+def test_adapters_of_families(family: str) -> None:
+    config = transformers.AutoConfig.for_model(family, **sizes_of(SMALL, FAMILIES[family]))
+    shape = Shape(**shape_fields(config.to_dict(), family, family))
+    attention, lora = "eager" if family in EAGER else "sdpa", Lora(4, "all", "fp32", 0.1)
+    model = model_of(config, "bf16", attention)
+    adapt(blocks_of(model)[-1], shape, lora)
+    how: dict[str, Any] = {"train": "lora", "lora": lora, "attention": attention}
+    kept = block_activations(shape.blocks[-1], 2, 16, device="cpu", **how)
+    assert measured(model, 2, 16) == said(kept)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

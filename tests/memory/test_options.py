@@ -18,14 +18,15 @@ from scheduler.memory.fitting.peaks import kept_bytes
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
 from scheduler.memory.recipe import Lora, Recipe
-from scheduler.memory.shape.shape import load_shape
+from scheduler.memory.shape.load import load_shape
 from scheduler.memory.simulate.options import look_inside
 from scheduler.memory.simulate.setting import setting
 from scheduler.pytorch.observe.clock import Roofline
 from tests.memory.memory_cases import keep_all_peak
+from tests.memory.models import batch_of
 from tests.memory.test_costs import SCALAR
 from tests.memory.test_measured import adapt
-from tests.memory.test_profiled import SEQUENCE, built, config_of
+from tests.memory.test_profiled import ENCODER_DROPOUT, SEQUENCE, built, config_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 transformers: Any = import_module("transformers")
@@ -44,6 +45,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # The second run's highest moment is at a norm.
     "gpt2-frozen-narrow": ("gpt2", {"n_inner": 16}, {"train": "frozen"}),
     "qwen3-moe": ("qwen3_moe", {}, {}),
+    "vit-dropout-eager": ("vit", ENCODER_DROPOUT, {"precision": "fp32", "attention": "eager"}),
     # The highest moment is between a product's backward and its cast.
     "mixtral-many": ("mixtral", {"num_experts_per_tok": 4, "intermediate_size": 32}, {}),
 }
@@ -56,17 +58,17 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
     config = config_of(family, sizes | {LAYERS.get(family, LAYERS["llama"]): 2})
     config._attn_implementation = how["attention"]
     shape = load_shape(config.to_dict())
-    ours = costs_from_shape(shape, 2, SEQUENCE, device="cpu", options=True, **how)
+    sequence = shape.fixed_sequence or SEQUENCE
+    ours = costs_from_shape(shape, 2, sequence, device="cpu", options=True, **how)
     model = built(config, how["precision"], "frozen" if how["train"] == "frozen" else "full")
     if "lora" in how:
         model.requires_grad_(False).enable_input_require_grads()
         with torch.device("meta"):
             for block in model.base_model.layers:
                 adapt(block, shape, how["lora"])
-    ids = torch.zeros(2, SEQUENCE, dtype=torch.long, device="meta")
-    inputs = {"input_ids": ids, "labels": ids.clone()}
+    inputs = batch_of(model, 2, SEQUENCE, "meta")
     seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
-    at = setting(shape, 2, SEQUENCE, Recipe(device="cpu", **how))
+    at = setting(shape, 2, sequence, Recipe(device="cpu", **how))
     return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.options[0].inside
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scheduler.common.errors import SchedulerError
 from scheduler.memory.errors import InvalidRecipe
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State, training_state
 
 P = 10**9
@@ -80,9 +81,9 @@ def test_parts_and_table() -> None:
     assert str(state).splitlines() == [
         "persistent state per GPU (adamw, bf16-mixed, ZeRO-2 over 64 GPUs)",
         "    weights   15.00 GB (13.97 GiB)",
-        "  gradients   234.38 MB (223.52 MiB)",
-        "     master   468.75 MB (447.03 MiB)",
-        "    moments   937.50 MB (894.07 MiB)",
+        "  gradients   234.4 MB (223.5 MiB)",
+        "     master   468.8 MB (447.0 MiB)",
+        "    moments   937.5 MB (894.1 MiB)",
         "      total   16.64 GB (15.50 GiB)",
     ]
 
@@ -324,3 +325,15 @@ def test_bad_recipe(recipe: dict[str, Any], sentence: str) -> None:
     assert isinstance(info.value, SchedulerError)
     assert isinstance(info.value, ValueError)
     assert "\n" not in str(info.value)
+
+
+def test_parameters_that_stay_in_fp32() -> None:
+    plain = training_state(1000, optimizer="adamw", precision="bf16-mixed")
+    some = training_state(1000, optimizer="adamw", precision="bf16-mixed", fp32_parameters=100)
+    assert some.weights_bytes - plain.weights_bytes == 200
+    assert some.gradients_bytes - plain.gradients_bytes == 200
+    assert some.moments_bytes == plain.moments_bytes
+    halves = training_state(1000, precision="bf16", fp32_parameters=100)
+    assert halves.total_bytes == 8 * 900 + 16 * 100
+    frozen = training_state(1000, train="frozen", fp32_parameters=100)
+    assert frozen.total_bytes == 2 * 900 + 4 * 100

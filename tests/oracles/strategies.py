@@ -98,7 +98,7 @@ def _options(
         draw(times),
         forward_transient_bytes=draw(st.none() | sizes),
         backward_transient_bytes=draw(st.none() | sizes),
-        backward_overlap_bytes=draw(st.none() | sizes),
+        backward_overlap_bytes=draw(st.none() | sizes.map(lambda size: 4 * size)),
         input_saved=draw(st.sampled_from((None, True, False))),
         output_saved=draw(st.sampled_from((None, True, False))),
     )

@@ -17,8 +17,8 @@ from scheduler.costs.readers import as_costs
 from scheduler.planning.chain.against import FORMS, read_setting
 from scheduler.planning.comparison import Comparison
 from solvers.schedule import Checkpoint, Item, Items, Keep
+from tests.chains import GPT2
 
-GPT2 = CostGraph.example("gpt2-small")
 Capture = pytest.CaptureFixture[str]
 
 

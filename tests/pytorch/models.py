@@ -228,7 +228,7 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
 def bytes_of(layers: CostGraph) -> list[dict[str, Any]]:
     """Every field of the graph and its layers that is not a time."""
     records = [
-        {key: value for key, value in asdict(layer).items() if not key.endswith("_time")}
+        {key: value for key, value in asdict(layer).items() if "time" not in key}
         for layer in layers.layers
     ]
     return [{"input_bytes": layers.input_bytes}, *records]

@@ -34,11 +34,13 @@ def test_a_plan_changes_nothing(group: int) -> None:
         Draw(20203, "tokens", (("attention", "instance"), ()), (1, 0), ("shell=model",)),
         # A hook holds the gradient that it is shown while the blocks before run again.
         Draw(20296, "tokens", (("linear",),), (0, 0, 0), ("shell=sequential", "hook=backward")),
+        # No chain, and code that a graph's plan would not run changes a part that nobody calls.
+        Draw(20459, "rows", (("meter@cell", "linear"),), (0, 0), ("shell=model", "give=carry")),
     ],
 )
-def test_models_that_were_above_their_prediction(draw: Draw) -> None:
+def test_models_whose_plans_were_wrong(draw: Draw) -> None:
     done = trial(draw)
-    assert done.held
+    assert bool(done.held) != bool(done.refused)
     assert [line for line in done.failed if "otherwise than planned" not in line] == []
 
 

@@ -115,8 +115,8 @@ def test_how_to_make_it_again_makes_it_again() -> None:
     root = parsed(TEXTS["chain"])
     lines = "".join(next(root.iter("pre")).itertext()).splitlines()
     assert lines[0] == (
-        "checkpoint-scheduler solve costs.json --budget 310000000 --method optimal "
-        "--reserved 1000000 -o plan.json"
+        "checkpoint-scheduler solve costs.json --budget 310000000B --method optimal "
+        "--reserved 1000000B -o plan.json"
     )
     assert lines[1:] == [
         "checkpoint-scheduler show plan.json --costs costs.json",

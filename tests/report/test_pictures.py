@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ from scheduler.report.labels import clean
 from scheduler.report.svg import _DARK, svg
 from solvers.schedule import Checkpoint, Item, Items, Keep, keep_all
 from solvers.solution import Solution
+from tests.chains import DENSENET
 from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.svg_reading import SVG, check_texts, facts, of_class, parsed, text_boxes
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = CostGraph.example("densenet121")
+EXAMPLE = DENSENET
 FRONTIER = frontier(EXAMPLE)
 WIDTHS = (880, 360)
 
@@ -198,6 +200,24 @@ def test_a_curve_has_every_method_where_it_is(width: int) -> None:
     assert "keep-all" in words
     if width == WIDTHS[0]:
         assert all(method in words for method in rows if method != "optimal")
+
+
+def test_the_line_of_the_budget_is_named_as_what_it_is() -> None:
+    plan = PLANS["solved"]
+    for text in (FRONTIER.picture(plan), timeline_picture(plan)):
+        words = [words for words, _ in text_boxes(parsed(text))]
+        assert "944.1 MiB: budget 1.000 GB (953.7 MiB) less 9.537 MiB reserved" in words
+    words = [words for words, _ in text_boxes(parsed(timeline_picture(PLANS["tight"])))]
+    assert "budget 310.0 MB (295.6 MiB)" in words
+
+
+def test_a_strip_says_what_its_bars_and_lines_are() -> None:
+    said = {name: " ".join(parsed(strip_picture(PLANS[name])).itertext()) for name in PLANS}
+    assert "Each bar is a layer: the lower, the more often it runs." in said["roomy"]
+    assert "Each bar is a node: " in said["compute"]
+    assert "Each line below" not in said["roomy"]
+    assert "Each line below is a segment: its input is kept, the rest of it runs" in said["solved"]
+    assert ("nested" in said["solved"], "nested segments within it" in said["tight"]) == (0, 1)
 
 
 def test_the_curve_goes_through_every_optimal_point() -> None:
@@ -386,6 +406,20 @@ def test_what_a_notebook_shows() -> None:
     assert FRONTIER._repr_svg_() == FRONTIER.picture()
 
 
+def test_notebooks_show_a_picture_or_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = replace(EXAMPLE, name="a < b")
+    table = compare(costs, budget="1GB")
+    compute = PLANS["compute"].own_costs()
+    for shown in (costs, compute, table):
+        assert shown._repr_svg_() is None
+        assert shown._repr_html_() == f"<pre>{escape(str(shown))}</pre>"
+    assert "a &lt; b: 75 layers" in (costs._repr_html_() or "")
+    assert FRONTIER._repr_html_() is PLANS["solved"]._repr_html_() is None
+    monkeypatch.setattr("scheduler.report.notebook.can_draw", lambda: False)
+    for each in (FRONTIER, PLANS["solved"]):
+        assert each._repr_html_() == f"<pre>{escape(str(each))}</pre>"
+
+
 def test_a_plan_of_a_thousand_layers_is_not_large() -> None:
     costs = random_costs(1000, 3)
     plan = plan_of(costs, (*nested(0, 599), *(Keep(i) for i in range(600, 1000))))
@@ -412,11 +446,11 @@ def test_a_frontier_of_fifty_thousand_points_is_thinned_unseen() -> None:
     check_points(plot(shown, None), points[::500])
 
 
-def test_the_pictures_of_the_readme_are_up_to_date() -> None:
+def test_the_pictures_of_the_docs_are_up_to_date() -> None:
     import runpy
 
     drawn = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))["pictures"]()
-    folder = ROOT / "examples" / "pictures"
+    folder = ROOT / "docs" / "pictures"
     # The same facts: another version of matplotlib may place them a little elsewhere.
     assert {path.name: facts(path.read_text(encoding="utf-8")) for path in folder.iterdir()} == {
         name: facts(text) for name, text in drawn.items()

@@ -9,20 +9,22 @@ from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
 
 HELP = "all methods within a budget, one row each"
+USAGE = "COSTS --budget SIZE"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     options.add_costs(parser)
     options.add_budget(parser)
-    options.add_limits(parser)
     what = (
         "add a row for what a framework is set to, as in 'megatron: full block 12', 'every 4' or "
         "'layers: 0,3,7-9'; may be given again"
     )
     options.option(parser, "--against SETTING", what, action="append", default=[])
+    others = options.others(parser)
+    options.add_limits(others)
+    options.add_formats(others)
     options.add_graph_options(parser, classes=False)
-    options.add_formats(parser)
     add_model_options(parser)
 
 

@@ -8,6 +8,7 @@ from scheduler.cli.io import print_csv, print_json, read_plan, refuse_two_inputs
 from scheduler.cli.options import add_formats
 
 HELP = "which layers two plans treat differently, and what each of them costs"
+USAGE = "PLAN PLAN"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from scheduler.cli.options import option
 from scheduler.common.errors import SchedulerError
 
 HELP = "a plan as a file for another framework"
+USAGE = "PLAN --to TARGET"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     option(parser, "--to TARGET", what, dest="target")
     option(parser, "--costs COSTS", "the plan's cost file, to choose flags and say their cost")
-    option(parser, "--stages P", "pipeline stages, for megatron", type=int, default=1)
     option(parser, "-o --output FILE", "write the file here")
+    option(parser, "--stages P", "pipeline stages, for megatron", type=int, default=1)
 
 
 def run(arguments: Namespace) -> int:

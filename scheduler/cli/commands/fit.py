@@ -8,10 +8,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from scheduler.cli.io import say
-from scheduler.cli.modelargs import add_model_options
-from scheduler.cli.options import SIZE, option
+from scheduler.cli.modelargs import add_model, add_model_options
+from scheduler.cli.options import SIZE, option, others
 
 HELP = "whether a training run fits a GPU, and what checkpointing makes of it"
+USAGE = "--model NAME"
 
 _PATIENCE = 2.0
 """Seconds after which a person is told that there is something to wait for."""
@@ -19,11 +20,13 @@ _PATIENCE = 2.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
+    add_model(parser)
     option(parser, "--budget SIZE", f"default: the GPU's memory; {SIZE}")
-    option(parser, "--explain", "add what the √L rule says of it")
-    option(parser, "--no-search", "no largest batch and sequence, and nothing of what would help")
-    option(parser, "--json", "print JSON")
-    add_model_options(parser, state=False)
+    more = others(parser)
+    option(more, "--explain", "add what the √L rule says of it")
+    option(more, "--no-search", "no largest batch and sequence, and nothing of what would help")
+    option(more, "--json", "print JSON")
+    add_model_options(parser, state=False, main=("gpu", "batch", "sequence"))
 
 
 def run(arguments: Namespace) -> int:

@@ -10,6 +10,7 @@ from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InvalidBudget
 
 HELP = "every optimal trade of memory against time"
+USAGE = "COSTS"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,9 +21,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "budgets (default: 8)"
     )
     options.option(parser, "--points N", what, type=int)
-    options.add_limits(parser)
-    options.add_graph_options(parser)
     options.add_formats(parser)
+    options.add_limits(options.others(parser))
+    options.add_graph_options(parser)
     add_model_options(parser)
 
 

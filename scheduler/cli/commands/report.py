@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from scheduler.cli.io import check_output, read_plan, refuse_two_inputs, write
-from scheduler.cli.options import limits_of, named_costs, option
+from scheduler.cli.options import limits_of, named_costs, option, others
 from scheduler.common.errors import NoPlanFound, SchedulerError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     _Others = tuple[Frontier, Comparison]
 
 HELP = "a plan as one HTML file, or one of its pictures as SVG"
+USAGE = "PLAN --costs COSTS"
 PICTURES = ("timeline", "curve", "strip")
 
 
@@ -36,20 +37,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     option(parser, "--picture NAME", what)
     what = "leave out time against memory and the other methods, which take solving"
     option(parser, "--no-solve", what)
+    more = others(parser)
     what = (
         "of a chain: the whole frontier, sets of more points thinned (default: exact up to "
         "120 layers, exact at some budgets beyond)"
     )
-    option(parser, "--max-points N", what, type=int)
+    option(more, "--max-points N", what, type=int)
     what = "of a graph: budgets of the sweep (default: 8)"
-    option(parser, "--points N", what, type=int)
+    option(more, "--points N", what, type=int)
     what = (
         "of a graph: for each budget and each method (default: 10); of a chain of more than 120 "
         "layers: for all budgets together (default: 10)"
     )
-    option(parser, "--time-limit SECONDS", what, type=float)
-    option(parser, "--threads N", "of a graph: default 1", type=int)
-    option(parser, "--quiet", "show no progress on a terminal")
+    option(more, "--time-limit SECONDS", what, type=float)
+    option(more, "--threads N", "of a graph: default 1", type=int)
+    option(more, "--quiet", "show no progress on a terminal")
 
 
 def run(arguments: Namespace) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scheduler.plans.plan import Plan
 
 HELP = "a cost file as a table, or a plan file"
+USAGE = "COSTS"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -36,6 +37,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import print_width
 
     refuse_two_inputs("the plan and the costs", arguments.costs, arguments.plan_costs)
+    if arguments.example == "list":
+        return _list_examples()
     shown = _named(arguments)
     if isinstance(shown, Plan):
         _show_plan(shown, arguments)
@@ -49,8 +52,16 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _named(arguments: Namespace) -> Plan | Costs:
+def _list_examples() -> int:
     from scheduler.costs.costgraph import CostGraph
+    from scheduler.report.tables import narrowed, print_width
+
+    for name in CostGraph.example_names():
+        print(narrowed(f"{name:<12}  {CostGraph.example(name).note}", print_width()))
+    return 0
+
+
+def _named(arguments: Namespace) -> Plan | Costs:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.plans.file.fields import KIND
@@ -62,11 +73,6 @@ def _named(arguments: Namespace) -> Plan | Costs:
         if arguments.csv or arguments.plan_costs is not None:
             return asked.costs
         asked.say(arguments)
-        if arguments.model is not None and not arguments.json:
-            from scheduler.cli.fit import to_read
-
-            assert isinstance(asked.costs, CostGraph)  # as a model's are
-            return to_read(asked.costs)
         return asked.costs
     options.refuse_model_options(arguments)
     text, source = read(arguments.costs, "cost or plan file")

@@ -11,17 +11,19 @@ from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 
 HELP = "the plan that loses the least time within a budget"
+USAGE = "COSTS --budget SIZE"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     options.add_costs(parser)
     options.add_budget(parser)
-    options.option(parser, "--method M", "default: optimal", default="optimal")
-    options.add_limits(parser)
-    options.add_graph_options(parser)
     options.option(parser, "-o --output FILE", "write the plan file here")
-    options.option(parser, "--json", "print the plan file")
+    others = options.others(parser)
+    options.option(others, "--method M", "default: optimal", default="optimal")
+    options.add_limits(others)
+    options.option(others, "--json", "print the plan file")
+    options.add_graph_options(parser)
     add_model_options(parser)
 
 

@@ -8,7 +8,7 @@ choose by hand. What each holds and needs is then seen by running it that way: i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.costs.keeps import Keeps
 from scheduler.costs.layer import OptionCost
@@ -62,24 +62,10 @@ class SeenOption:
 
         Its peaks are as the cost model has them, above what the replay counts.
         """
-        x, w = whole.output_bytes, self.peaks.saved_bytes
         more += max(whole.again_peak - whole.forward_peak, 0)
-        # What the replay counts during the backward, the whole saved set being live again.
-        outputs = 2 if whole.output_saved or self.peaks.output_saved else 1
-        held = whole.saved_bytes + outputs * x
-        made = whole.input_bytes + whole.gradient_bytes
-        above = self.peaks.backward_peak - held - made
-        return OptionCost(
-            self.want.name,
-            w,
-            self.want.recompute_time,
-            forward_transient_bytes=max(self.peaks.forward_peak + more - x - w, 0),
-            backward_transient_bytes=max(above, 0),
-            backward_overlap_bytes=min(max(-above, 0), held, made),
-            input_saved=self.peaks.input_saved,
-            output_saved=self.peaks.output_saved,
-            keeps=self.want.keeps,
-        )
+        seen = self.peaks.with_more_in_forward(more)
+        option = whole.option(self.want.name, seen, self.want.recompute_time)
+        return replace(option, keeps=self.want.keeps)
 
 
 def wanted(

@@ -21,6 +21,7 @@ from scheduler.memory.fitting.training import Training
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
+from scheduler.report.tables import format_percent
 
 _CONTEXT = 2**30
 _COMMUNICATION = 2**30
@@ -235,7 +236,7 @@ class FitFacts:
         if self.fits:
             return "fits with nothing checkpointed"
         if self.plan is not None:
-            return f"fits with checkpointing, {100 * self.plan.overhead:.2f}% slower"
+            return f"fits with checkpointing, {format_percent(self.plan.overhead)} slower"
         smallest = self.smallest_text()
         return f"does not fit: the smallest feasible budget is {smallest}, set by {self.set_by}"
 

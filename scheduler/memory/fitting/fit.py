@@ -20,7 +20,8 @@ from scheduler.memory.fitting.text import Spelling, fit_lines, spelled
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,8 +68,8 @@ class Fit(FitFacts):
 
 
 def default_sequence(shape: Shape) -> int:
-    """4096 tokens, or as many as the model has learned positions for."""
-    return min(4096, shape.positions or 4096)
+    """4096 tokens, or as many as the model has learned positions for; of images what they make."""
+    return min(4096, shape.longest or 4096)
 
 
 def fit(

@@ -13,7 +13,8 @@ from scheduler.common.jsontext import parse_json
 from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.training import Training
-from scheduler.memory.shape.shape import Shape, load_shape
+from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.shape import Shape
 
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
 """Where the searches for the largest batch and the longest sequence end."""
@@ -26,12 +27,16 @@ _SHIPPED = {
     "mistral-7b": 32768,
     "mixtral-8x7b": 32768,
     "qwen2.5-72b": 131072,
+    "deepseek-v3": 163840,
+    "gemma-3-1b": 32768,
+    "glm-4-9b-0414": 32768,
+    "gpt-oss-20b": 131072,
 }
 """`max_position_embeddings` of the shipped shapes, as their released config.json has it.
 
 Llama (2048), Meta-Llama-3 (8192; Llama 3.1 has 131072), Mistral-7B-v0.1 and Mixtral-8x7B-v0.1
-(32768), Qwen2.5-72B (131072; the Instruct model's has 32768). The shapes leave it out: no size
-depends on it.
+(32768), Qwen2.5-72B (131072; the Instruct model's has 32768), DeepSeek-V3, Gemma-3-1B (32768),
+GLM-4-9B-0414, gpt-oss-20b. The shapes leave it out: no size depends on it.
 """
 
 
@@ -62,12 +67,16 @@ def trained_positions(
 ) -> int | None:
     """Tokens that a model has positions for, as it was released; None where nothing says it.
 
+    Nor is there a choice where images make the tokens.
+
     Learned positions are rows of a table: no sequence can be longer. Rotary positions are computed,
     so longer ones run, but the model has not met them. `source` is what `load_shape` was given; a
     file is read again, since a shape does not hold this.
     """
+    if shape.fixed_sequence:
+        return None
     if shape.positions:
-        return shape.positions
+        return shape.longest
     if isinstance(source, Mapping):
         return _positive(source.get(_FIELD))
     known = _SHIPPED.get(shape.name)
@@ -118,7 +127,7 @@ def find_limits(training: Training, batch: int, sequence: int, available: int) -
             return True
         return checkpointed and smallest_peak(costs)[0] <= available
 
-    longest = training.shape.positions or MOST_TOKENS
+    longest = training.shape.longest or MOST_TOKENS
 
     def most_batch(checkpointed: bool) -> int:
         return largest(lambda n: fits(n, sequence, checkpointed), MOST_SEQUENCES, batch)

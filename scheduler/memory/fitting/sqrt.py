@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scheduler.common.text import format_bytes
+from scheduler.common.text import figures, format_bytes
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.activations import block_activations
 from scheduler.memory.recipe import Recipe, RecipeFields
@@ -64,12 +64,17 @@ def boundary_and_interior(
     """What a checkpoint costs and what it saves, c and a, of one of a shape's blocks, in bytes.
 
     c is the block's input, kept in its place: B·S·d elements. a is all that autograd keeps inside
-    the block and at its input. In a Llama block in bf16 c = 2·T·d, and with few key-value heads
-    and f = 3.5·d, a is about T(16d + 4d + 28d + …) = 24·c: the rule takes the two for equal.
+    the block and at its input, on average where blocks differ. In a Llama block in bf16 c = 2·T·d,
+    and with few key-value heads and f = 3.5·d, a is about T(16d + 4d + 28d + …) = 24·c: the rule
+    takes the two for equal.
     """
-    block = block_activations(shape, batch, sequence, recipe, **fields)
-    inside = block.saved_bytes + (block.input_bytes if block.input_saved else 0)
-    return block.input_bytes, inside
+
+    def inside(kind: Shape) -> int:
+        block = block_activations(kind, batch, sequence, recipe, **fields)
+        return block.saved_bytes + (block.input_bytes if block.input_saved else 0)
+
+    boundary = block_activations(shape, batch, sequence, recipe, **fields).input_bytes
+    return boundary, shape.over_blocks(inside) // shape.layers
 
 
 def explain(
@@ -97,8 +102,8 @@ def explain(
         "",
         f"A block of {shape.name} (batch {batch}, sequence {sequence}) is not like that:",
         f"  a boundary takes c = {format_bytes(c)}, the inside a = {format_bytes(a)}: "
-        f"a/c = {a / c:.1f}, not 1.",
-        f"  c·L/k + a·k is least at k* = √(L·c/a) = {wanted:.2f}"
+        f"a/c = {figures(a / c, 1)}, not 1.",
+        f"  c·L/k + a·k is least at k* = √(L·c/a) = {figures(wanted, 2)}"
         + (", below one block: " if wanted < 1 else ": ")
         + f"in whole blocks k = {best}.",
         *aligned(
@@ -123,12 +128,12 @@ def _figures(n: int) -> list[str]:
         rows.append(
             (
                 f"{layers:>8}",
-                f"{sqrt_rule(layers):.2f}",
-                f"{sqrt_peak(layers):.2f}",
-                f"{sqrt_saving(layers):.2f}×",
+                figures(sqrt_rule(layers), 2),
+                figures(sqrt_peak(layers), 2),
+                f"{figures(sqrt_saving(layers), 2)}×",
                 ", ".join(map(str, ks)),
                 str(integer_peak(layers, ks[0])),
-                f"{integer_saving(layers):.2f}×",
+                f"{figures(integer_saving(layers), 2)}×",
             )
         )
     return aligned(rows)
@@ -168,4 +173,4 @@ def _by_head_alone(best: Replay, longer: Replay, names: Sequence[str]) -> bool:
 
 
 def _in_units(size: float, unit: int) -> tuple[str, str]:
-    return format_bytes(round(size)), f"{size / unit:.1f} c"
+    return format_bytes(round(size)), f"{figures(size / unit, 1)} c"

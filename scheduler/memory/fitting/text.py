@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import figures, format_both, format_bytes, format_time
 from scheduler.memory.errors import Argument
 from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.remedies import Remedy
@@ -60,10 +60,11 @@ def _row(label: str, text: str) -> list[str]:
 
 def _model(fit: FitFacts) -> str:
     name, count = fit.shape.name, fit.shape.parameters
-    million = f"{count / 10**6:,.1f} million parameters"
+    size, word = (10**9, "billion") if count >= 10**9 else (10**6, "million")
     most = fit.trained_positions
     beyond = f", beyond its {most:,} positions" if most and fit.sequence > most else ""
-    return f"{name}, {million}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
+    parameters = f"{figures(count / size)} {word} parameters"
+    return f"{name}, {parameters}; batch {fit.batch}, sequence {fit.sequence} on each GPU{beyond}"
 
 
 def _recipe(fit: FitFacts) -> str:
@@ -83,8 +84,9 @@ def _recipe(fit: FitFacts) -> str:
 def _adapters(shape: Shape, lora: Lora) -> str:
     # "all" is not all where there are experts, so the layers are named.
     chosen = lora_targets(shape, lora)
-    targets = ", ".join(name for name in linears(shape) if name in chosen)
-    experts = " (none on experts)" if shape.experts else ""
+    names = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    targets = ", ".join(name for name in names if name in chosen)
+    experts = " (none on experts)" if shape.routed_parameters else ""
     dropout = f" dropout {lora.dropout}" if lora.dropout else ""
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"
 
@@ -187,13 +189,17 @@ def _limits(fit: FitFacts) -> list[str]:
             _bounded(limits.batch_checkpointed, MOST_SEQUENCES),
             f"at sequence {fit.sequence}",
         ),
-        (
-            "sequence",
-            _bounded(limits.sequence, limits.most_sequence),
-            _bounded(limits.sequence_checkpointed, limits.most_sequence),
-            f"at batch {fit.batch}{_positions(fit, limits.sequence_checkpointed)}",
-        ),
     ]
+    if not fit.shape.fixed_sequence:
+        kept, checkpointed = limits.sequence, limits.sequence_checkpointed
+        rows.append(
+            (
+                "sequence",
+                _bounded(kept, limits.most_sequence),
+                _bounded(checkpointed, limits.most_sequence),
+                f"at batch {fit.batch}{_positions(fit, checkpointed)}",
+            )
+        )
     return ["", *_to_the_right(rows)]
 
 

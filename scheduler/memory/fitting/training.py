@@ -10,7 +10,7 @@ from typing import TypeAlias
 from scheduler.common.errors import InvalidCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.costs import costs_from_shape
-from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
 from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
@@ -39,8 +39,20 @@ class Training:
         """Check the recipe and count its state."""
         load_gpu(self.gpu).at(self.efficiency)
         self.recipe.check_trained()
+        if self.shape.buckets and self._divides_gradients:
+            raise NoFormula(
+                "of T5 there is no formula for gradients that are divided, summed or kept in "
+                "another dtype, as some wait to be used up; say ",
+                Argument("zero", 1),
+                " or less, or profile the model with scheduler.pytorch",
+            )
         self.recipe.check_whole("fit")
         object.__setattr__(self, "state", self._state())
+
+    @property
+    def _divides_gradients(self) -> bool:
+        recipe = self.recipe
+        return recipe.sharding.stage >= 2 or recipe.summed_gradients is not None
 
     def costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs on one GPU, whose own gradients add up to those of `state`.
@@ -96,12 +108,13 @@ class Training:
             layers = tuple(with_gradient(la, *part) for la, part in zip(layers, parts, strict=True))
         working = [0] * len(layers)
         if stage == 3 and n > 1:
-            sizes = self._weights_of_layers(len(layers))
+            sizes = self._weights_of_layers()
             # Forward fetches the next layer, backward the one before: the larger serves both.
             around = zip([0, *sizes[:-1]], sizes, [*sizes[1:], 0], strict=True)
             working = [own + max(before, after) for before, own, after in around]
         if self.recipe.base in BLOCKS:
-            largest = 2 * max(a * b for a, b in linears(self.shape).values())
+            every = [size for kind in self.shape.kinds for size in linears(kind).values()]
+            largest = 2 * max(a * b for a, b in every)
             inner = range(1, len(layers) - 1)
             working = [size + largest * (i in inner) for i, size in enumerate(working)]
         if any(working):
@@ -145,25 +158,36 @@ class Training:
             shape.parameters,
             recipe=recipe,
             lora_parameters=adapters,
-            quantized_parameters=self._matrices() if recipe.base in BLOCKS else None,
+            quantized_parameters=(
+                self._matrices() - shape.fp32_parameters if recipe.base in BLOCKS else None
+            ),
             adamw_parameters=shape.parameters - self._matrices() if muon else 0,
             factored_statistics=self._statistics(),
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
+            fp32_parameters=shape.fp32_parameters,
         )
 
-    def _adapter_parameters(self) -> int:
-        """Of all blocks: rank · (inputs + outputs) for each linear layer that has an adapter."""
-        return self._adapters(lambda rank, a, b: rank * (a + b))
+    def _adapter_parameters(self, kind: Shape | None = None) -> int:
+        """Of all blocks, or of one of this kind: rank · (inputs + outputs) for each adapter."""
 
-    def _adapters(self, count: Callable[[int, int, int], int]) -> int:
-        """Sum over all adapters of `count` of their rank, inputs and outputs."""
+        def each(rank: int, a: int, b: int) -> int:
+            return rank * (a + b)
+
+        of_block = self._of_adapters(each)
+        return self.shape.over_blocks(of_block) if kind is None else of_block(kind)
+
+    def _of_adapters(self, count: Callable[[int, int, int], int]) -> Callable[[Shape], int]:
+        """The sum of `count` of rank, inputs and outputs over the adapters of a kind of block."""
         lora = self.recipe.lora
-        if lora is None:
-            return 0
-        sizes, rank = linears(self.shape), lora.rank
-        targets = lora_targets(self.shape, lora)
-        return self.shape.layers * sum(count(rank, *sizes[name]) for name in targets)
+        targets = frozenset() if lora is None else lora_targets(self.shape, lora)
+        rank = 0 if lora is None else lora.rank
+
+        def of_block(kind: Shape) -> int:
+            sizes = linears(kind)
+            return sum(count(rank, *sizes[name]) for name in targets & sizes.keys())
+
+        return of_block
 
     def _statistics(self) -> int | None:
         """Adafactor's rows and columns."""
@@ -171,18 +195,13 @@ class Training:
             return None
         if self.recipe.train == "full":
             return self.shape.factored_statistics
-        return self._adapters(lambda rank, a, b: a + b + 2 * rank)
+        return self.shape.over_blocks(self._of_adapters(lambda rank, a, b: a + b + 2 * rank))
 
     def _matrices(self) -> int:
         """Weights of the blocks' linear layers and experts, all of which Muon takes."""
-        shape = self.shape
-        dense = sum(a * b for a, b in linears(shape).values())
-        inner = 3 if shape.gated else 2
-        experts = shape.experts * (inner * shape.width * shape.mlp_width + shape.width)
-        shared = inner * shape.width * shape.shared_expert_width
-        return shape.layers * (dense + experts + shared)
+        return self.shape.over_blocks(_block_matrices)
 
-    def _weights_of_layers(self, count: int) -> list[int]:
+    def _weights_of_layers(self) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
         shape, base = self.shape, self.recipe.base
         stored = PRECISIONS[self.recipe.precision].weight if base is None else BASES[base]
@@ -191,6 +210,17 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
-        adapters = self._trained_size * self._adapter_parameters() // shape.layers
-        block = ceil(stored * shape.block_parameters) + adapters
-        return [ends[0], *[block] * (count - 2), ends[1]]
+        of_kind = {
+            kind: ceil(stored * kind.block_parameters)
+            + self._trained_size * self._adapter_parameters(kind)
+            for kind in shape.kinds
+        }
+        return [ends[0], *(of_kind[kind] for kind in shape.blocks), ends[1]]
+
+
+def _block_matrices(shape: Shape) -> int:
+    dense = sum(a * b for a, b in linears(shape).values())
+    inner = 3 if shape.gated else 2
+    experts = shape.experts * (inner * shape.width * shape.mlp_width + shape.width)
+    shared = inner * shape.width * shape.shared_expert_width
+    return dense + experts + shared

@@ -93,15 +93,18 @@ class Config:
         """The share of a head's features that rotary positions turn, above 0 and at most 1.
 
         Transformers 5 writes it into ``rope_parameters``; before, it was a field of its own, one of
-        `names`.
+        `names`. Where layers of several types turn differently it is in an object for each type.
         """
         found = []
         for field in ("rope_scaling", "rope_parameters"):
             inside = self.get(field)
             if inside is not None and not isinstance(inside, Mapping):
                 self.refuse(field, inside, "it must be a JSON object or null")
-            elif isinstance(inside, Mapping) and inside.get("partial_rotary_factor") is not None:
-                found.append((f"partial_rotary_factor in {field}", inside["partial_rotary_factor"]))
+            of_types = inside.values() if isinstance(inside, Mapping) else ()
+            for each in (inside, *of_types):
+                if isinstance(each, Mapping) and each.get("partial_rotary_factor") is not None:
+                    what = f"partial_rotary_factor in {field}"
+                    found.append((what, each["partial_rotary_factor"]))
         found += [(field, self.record[field]) for field in names if self.has(field)]
         for field, share in found:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
@@ -155,15 +158,46 @@ _NEUTRAL = frozenset(" ".join((_BOOKKEEPING, _TOKENS, _GENERATION, _NUMBERS, _OT
 """Fields that leave the memory of training as it is, whatever they hold."""
 
 _NEUTRAL_IN: dict[str, frozenset[str]] = {
+    # What a classifier of images does not have: a pooler, a decoder of masked patches.
+    "bert": frozenset(
+        {
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        }
+    ),
+    "t5": frozenset(
+        {
+            "relative_attention_max_distance",
+            "dense_act_fn",
+            "is_gated_act",
+            "n_positions",
+        }
+    ),
+    "vit": frozenset({"encoder_stride", "pooler_output_size", "pooler_act"}),
     # Transformers reads hidden_act; early files also have the other, both of the same size.
     "gemma": frozenset({"hidden_activation"}),
-    "gemma2": frozenset({"hidden_act", "sliding_window", "sliding_window_size", "layer_types"}),
+    "gemma2": frozenset({"hidden_act", "sliding_window_size"}),
+    "gemma3_text": frozenset({"hidden_act", "rope_local_base_freq"}),
     # Transformers keeps embd_pdrop and applies only resid_pdrop. The others are of another runtime.
     "phi3": frozenset({"embd_pdrop", "full_attn_mod", "interpolate_factor"}),
     "gpt2": frozenset({"n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"}),
-    # The width of dense blocks, which such a model has none of here.
-    "qwen2_moe": frozenset({"intermediate_size"}),
-    "qwen3_moe": frozenset({"intermediate_size"}),
+    # What follows from other fields, what transformers does not read, and layers that predict
+    # further tokens (MTP), which it does not build.
+    "deepseek_v3": frozenset(
+        """
+        head_dim qk_head_dim num_nextn_predict_layers num_mtp_layers scoring_func topk_method
+        routed_scaling_factor seq_aux aux_loss_alpha ep_size
+        """.split()  # noqa: SIM905
+    ),
+    "llama4_text": frozenset({"floor_scale", "attn_scale", "for_llm_compressor"}),
+    # Experts of a token by an older name, and the length of the cache.
+    "gpt_oss": frozenset(
+        ("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
+    ),
 }
 """The same, of one family."""
 

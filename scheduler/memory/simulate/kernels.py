@@ -29,6 +29,19 @@ def add(paper: Paper, x: Value, y: Value) -> Value:
     return made
 
 
+def subtract(paper: Paper, x: Value, y: Value) -> Value:
+    """Run x - y, the smaller spread over the larger; y gets the gradient negated."""
+    n, m, size = x.elements, y.elements, x.size
+    made = paper.compute((x, y), n, size, op="aten.sub.Tensor")
+
+    def back(grads: list[Value], saved: list[Value]) -> list[Value]:
+        negated = paper.compute(grads, n, size)
+        return [grads[0], negated if n == m else paper.compute((negated,), m, size)]
+
+    paper.record(made, (x, y), back)
+    return made
+
+
 def cast(paper: Paper, x: Value, size: int) -> Value:
     """Run x.to(dtype); nothing where x has it."""
     if x.size == size:
@@ -154,6 +167,7 @@ def linear(
         (g,), w = grads, saved[-1]
         to_x = paper.compute((g, w), rows * inputs, size, flops) if onward else None
         to_w = paper.compute((g, saved[0]), inputs * outputs, size, flops) if trained else None
+        saved.clear()  # what was made again for this backward alone goes before the bias has its
         to_b = paper.compute((g,), outputs, size) if trained and bias else None
         return [to_x, to_w, to_b]
 
@@ -208,31 +222,29 @@ def rms_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
     x, rows = cast(paper, x, 4), x.elements // width
     if gemma:
         # One expression: the mean is no variable, as it is in the other families.
-        root = power(
-            paper,
-            shift(paper, _mean(paper, power(paper, x), rows)),
-            of_output=True,
-        )
-        x = multiply(paper, x, root)
-        del root
+        x = l2_norm(paper, x, rows, 4)
         x = multiply(paper, x, shift(paper, cast(paper, w, 4)))
         return cast(paper, x, size)
-    variance = _mean(paper, power(paper, x), rows)
+    if at.shape.family == "llama4_text":
+        return multiply(paper, l2_norm(paper, x, rows, size), w)
+    variance = mean(paper, power(paper, x), rows)
     x = multiply(paper, x, power(paper, shift(paper, variance), of_output=True))
+    if at.shape.family == "gpt_oss":
+        return cast(paper, multiply(paper, w, x), size)
     return multiply(paper, w, cast(paper, x, size))
 
 
-def _mean(paper: Paper, x: Value, rows: int) -> Value:
+def l2_norm(paper: Paper, x: Value, rows: int, size: int) -> Value:
+    """Run Llama 4's norm, of fp32 numbers, up to its weight."""
+    root = power(paper, shift(paper, mean(paper, power(paper, x), rows)), of_output=True)
+    x = multiply(paper, x, root)
+    del root
+    return cast(paper, x, size)
+
+
+def mean(paper: Paper, x: Value, rows: int) -> Value:
+    """Run the mean of each row."""
     return unary(paper, x, "aten.mean.dim", elements=rows)
-
-
-def rotary(paper: Paper, x: Value, table: Value) -> Value:
-    """Run x·cos + rotate_half(x)·sin.
-
-    Backward: the halves' gradients are padded with zeros to full size and added up.
-    """
-    straight = multiply(paper, x, table)
-    return add(paper, straight, multiply(paper, _rotate_half(paper, x), table))
 
 
 def part(paper: Paper, x: Value, elements: int) -> Value:
@@ -242,17 +254,12 @@ def part(paper: Paper, x: Value, elements: int) -> Value:
     return made
 
 
-def join(paper: Paper, x: Value, y: Value) -> Value:
+def join(paper: Paper, x: Value, y: Value, op: str = "aten.cat.default") -> Value:
     """Concatenate x and y: a copy; backward, two views."""
-    made = paper.compute((x, y), x.elements + y.elements, x.size, op="aten.cat.default")
+    made = paper.compute((x, y), x.elements + y.elements, x.size, op=op)
     sizes = x.elements, y.elements
     paper.record(made, (x, y), lambda g, saved: [g[0].view(n) for n in sizes])
     return made
-
-
-def _rotate_half(paper: Paper, x: Value) -> Value:
-    first, second = (part(paper, x, x.elements // 2) for _ in range(2))
-    return join(paper, unary(paper, second, "aten.neg.default"), first)
 
 
 def gelu_new(paper: Paper, x: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
@@ -13,7 +13,9 @@ from scheduler.memory.state.sizes import DTYPES
 
 # Families whose modules join several linear layers in one.
 _FUSED_QKV = ("gpt2", "gpt_neox", "phi3")
-_FUSED_GATE = ("phi3",)
+KV_DOWN = "kv_a_proj_with_mqa"
+_FUSED_GATE = ("glm", "glm4", "phi3")
+_HF = Argument("loss", "hf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class Setting:
         The model's own weights get gradients.
     targets
         Linear layers with an adapter; empty without LoRA.
+    last
+        Of a block in a stack: it is the last one, so that its backward is the first to give what
+        all are handed a gradient.
     """
 
     shape: Shape
@@ -45,11 +50,27 @@ class Setting:
     padding_mask: bool
     cuda: bool
     experts: str
+    last: bool = False
+
+    def of(self, kind: Shape) -> Setting:
+        """The same for a block of this kind."""
+        return replace(self, shape=kind, targets=self.targets & linears(kind).keys())
 
     @property
     def tokens(self) -> int:
         """Tokens in the batch, T = B·S."""
         return self.batch * self.sequence
+
+    @property
+    def logits(self) -> int:
+        """Numbers that the head makes: for each token, or for the class's alone, V."""
+        made_from = self.batch if self.shape.head == "classes" else self.tokens
+        return made_from * self.shape.vocabulary
+
+    @property
+    def upcast(self) -> bool:
+        """Whether transformers' loss is in fp32, whatever the logits are."""
+        return self.shape.head == "causal" or self.autocast
 
     @property
     def masked(self) -> bool:
@@ -78,14 +99,19 @@ def setting(
     Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
     so that all recipes have a formula.
     """
+    if shape.buckets:
+        _check_stacks(recipe)
+    if shape.head == "classes" and recipe.loss == "chunked":
+        raise NoFormula("a classifier's loss has one row a sequence, no chunks; say ", _HF)
     if inside:
-        _check_formula(shape, recipe)
+        for kind in shape.kinds:
+            _check_formula(kind, recipe)
     autocast, lora = recipe.compute == "autocast", recipe.lora
     size = 2 if autocast else DTYPES[recipe.compute]
     return Setting(
         shape=shape,
         batch=check_count(Argument("batch"), batch, InvalidRecipe),
-        sequence=check_count(Argument("sequence"), sequence, InvalidRecipe),
+        sequence=_sequence(shape, sequence),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
@@ -95,8 +121,46 @@ def setting(
         targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
         padding_mask=recipe.padding_mask,
         cuda=recipe.device == "cuda",
-        experts=recipe.experts,
+        # Llama 4 has one way to run them, which is followed.
+        experts="grouped" if shape.family == "llama4_text" else recipe.experts,
     )
+
+
+def _check_stacks(recipe: Recipe) -> None:
+    elsewhere = ", or profile the model with scheduler.pytorch"
+    if recipe.train != "full":
+        raise NoFormula(
+            f"of T5 only full training has a formula; train all of it{elsewhere}", argument="train"
+        )
+    if recipe.loss not in ("hf", "bf16"):
+        raise NoFormula("of T5 there is a formula for transformers' own loss alone; say ", _HF)
+    if recipe.compute not in ("bf16", "fp32"):
+        raise NoFormula(
+            "of T5 there is no formula for autocast, nor for fp16, which it clamps; say ",
+            Argument("precision", "bf16-mixed"),
+            elsewhere,
+        )
+
+
+def _sequence(shape: Shape, asked: object) -> int:
+    """Tokens in a sequence, which need not be asked for where images make them."""
+    fixed = shape.fixed_sequence
+    if fixed and asked is None:
+        return fixed
+    sequence = check_count(Argument("sequence"), asked, InvalidRecipe)
+    if fixed and sequence != fixed:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" of {shape.name} is {fixed}, its image's patches and the class's token, got "
+            f"{sequence}; leave it out",
+        )
+    if shape.positions and sequence > shape.longest:
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" must be at most the {shape.longest} positions that {shape.name} has learned, "
+            f"got {sequence}",
+        )
+    return sequence
 
 
 def _check_formula(shape: Shape, recipe: Recipe) -> None:
@@ -113,18 +177,31 @@ def _check_formula(shape: Shape, recipe: Recipe) -> None:
             "that do (flash, flex) there is no formula; say ",
             Argument("attention", "eager"),
         )
+    if shape.sinks and not eager:
+        raise NoFormula(
+            "the heads of gpt-oss have sinks, which sdpa does not know, and for fused attentions "
+            "that do (flash, flex) there is no formula; say ",
+            Argument("attention", "eager"),
+        )
     if autocast and recipe.device == "cpu" and shape.attention_dropout:
         raise NoFormula("there is no formula for attention dropout on the CPU in autocast")
 
 
 def linears(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Input and output features of a block's linear layers, those of experts left out."""
+    """Input and output features of a block's linear layers, those of experts left out.
+
+    Of several kinds of blocks: of the last one.
+    """
     d, queries, keys = shape.width, shape.query_width, shape.kv_width
-    if shape.family in _FUSED_QKV:
+    if shape.kv_rank:
+        found = _latent(shape)
+    elif shape.family in _FUSED_QKV:
         found = {"qkv": (d, queries + 2 * keys)}
     else:
         found = {"q": (d, queries), "k": (d, keys), "v": (d, keys)}
-    found["o"] = (queries, d)
+    found["o"] = (shape.attended_width, d)
+    if shape.crosses:
+        found |= {f"cross_{name}": size for name, size in found.items()}
     if shape.experts:
         return found
     f = shape.mlp_width
@@ -137,18 +214,35 @@ def linears(shape: Shape) -> dict[str, tuple[int, int]]:
     return found | {"down": (f, d)}
 
 
+def _latent(shape: Shape) -> dict[str, tuple[int, int]]:
+    d, rank = shape.width, shape.query_rank
+    straight = shape.heads * (shape.head_width - shape.turned_width)
+    if rank:
+        found = {"q_a": (d, rank), "q_b": (rank, shape.query_width)}
+    else:
+        found = {"q": (d, shape.query_width)}
+    return found | {
+        KV_DOWN: (d, shape.kv_rank + shape.turned_width),
+        "kv_b": (shape.kv_rank, straight + shape.attended_width),
+    }
+
+
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
-    """Linear layers of a block that get an adapter, as `linears` names them; checked."""
-    known, error = tuple(linears(shape)), partial(InvalidRecipe, argument="lora")
+    """Linear layers that get an adapter in any block, as `linears` names them; checked."""
+    found = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
+    # Adapters on these would sit in shared experts too, which is not followed.
+    shared = any(kind.shared_expert_width for kind in shape.kinds)
+    known = tuple(name for name in found if not (shared and name in ("gate", "up", "down")))
+    error = partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
-    found: set[str] = set()
+    chosen: set[str] = set()
     for name in named:
         if name == "all":
-            found |= set(known)
+            chosen |= set(known)
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"
-        found.add(check_choice(what, short, (*known, "all"), error))
-    if not found:
+        chosen.add(check_choice(what, short, (*known, "all"), error))
+    if not chosen:
         raise error(f"lora needs a target; choose from {', '.join(known)}, all")
-    return frozenset(found)
+    return frozenset(chosen)

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
-from scheduler.memory.simulate.attention import attend
-from scheduler.memory.simulate.kernels import add, cast, linear, scale, unary
-from scheduler.memory.simulate.modules import mixture, mlp, norm
+from scheduler.memory.simulate.attending.attend import attend, mix
+from scheduler.memory.simulate.ends import classes, cross_entropy, masked
+from scheduler.memory.simulate.experts.mixtures import mixture
+from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
+from scheduler.memory.simulate.modules import activate, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.t5 import t5_block, t5_head
 from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
 Forward = Callable[[Paper, Setting, Value], Value]
@@ -120,11 +123,14 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     del made
     tensors, input_saved = paper.tensors(loss), paper.outside.live > 0
     output_saved = not scalar and ledger.live == with_output
+    waiting = paper.handed_back()
+    # Those are counted by the layers that make them.
+    counted = sum(value.bytes for value in waiting.values())
     given_back = [paper.compute((), elements, size)]
     start = given_back[0] if scalar else Storage(ledger, ROOT_BYTES, "root")
     ledger.reset_peak()
-    paper.backward(root, given_back.pop())
-    backward_peak = ledger.peak
+    paper.backward(root, given_back.pop(), waiting)
+    backward_peak = ledger.peak - counted
     del start
     inputs = sum(v.bytes for leaf in paper.leaves if leaf.order for v in leaf.collected)
     return Seen(
@@ -179,17 +185,24 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
     """Run one block of the shape."""
     if at.shape.parallel:
         return _parallel(paper, at, x)
+    if at.shape.post_norm:
+        return _post_normed(paper, at, x)
+    if at.shape.buckets:
+        return t5_block(paper, at, x)
     # GPT-2's block refers to the normed inputs until the sums are made, and to the attention's
-    # output to its end; the others let go of each when its part has run.
+    # output to its end; the others let go of each when its part has run, and drop outside of it.
     holds = at.shape.family == "gpt2"
+    holds_attention = holds or at.shape.family == "llama4_text"
     normed = norm(paper, at, x)
     attended, _probabilities = attend(paper, at, normed)
-    if not holds:
+    if not holds_attention:
         del normed
+    if not holds:
+        attended = dropout(paper, at, attended, at.shape.dropout)
     if at.shape.norms == 4:
         attended = norm(paper, at, attended)
     x = add(paper, x, attended)
-    if holds:
+    if holds_attention:
         del normed
     else:
         del attended
@@ -197,21 +210,41 @@ def block(paper: Paper, at: Setting, x: Value) -> Value:
     made = (mixture if at.shape.experts else mlp)(paper, at, normed)
     if not holds:
         del normed
+        made = dropout(paper, at, made, at.shape.dropout)
     if at.shape.norms == 4:
         made = norm(paper, at, made)
     return add(paper, x, made)
 
 
+def _post_normed(paper: Paper, at: Setting, x: Value) -> Value:
+    attended, _probabilities = mix(paper, at, x)
+    attended = _summed(paper, at, attended, x, "o")
+    # The attention's own call has ended, and let go of its output before the projection.
+    inner = activate(paper, at, project(paper, at, attended, "up"))
+    return _summed(paper, at, inner, attended, "down")
+
+
+def _summed(paper: Paper, at: Setting, x: Value, residual: Value, name: str) -> Value:
+    """Run the layer of this name on what the caller holds on to, add the residual, and norm."""
+    made = project(paper, at, x, name)
+    made = dropout(paper, at, made, at.shape.dropout)
+    return norm(paper, at, add(paper, made, residual))
+
+
 def _parallel(paper: Paper, at: Setting, given: Value) -> Value:
     x = norm(paper, at, given)
     attended, _probabilities = attend(paper, at, x)
+    attended = dropout(paper, at, attended, at.shape.dropout)
     x = norm(paper, at, given)
     x = mlp(paper, at, x)
+    x = dropout(paper, at, x, at.shape.dropout)
     return add(paper, add(paper, x, attended), given)
 
 
 def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     """Run the last norm, the head and the loss; of a chunked loss what is not in chunks."""
+    if at.shape.head != "causal":
+        return _HEADS[at.shape.head](paper, at, x, loss)
     x = norm(paper, at, x)
     size = at.compute
     weight = None
@@ -230,13 +263,14 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     return _loss(paper, at, logits, size if loss == "bf16" else 4)
 
 
+_HEADS = {"masked": masked, "classes": classes, "seq2seq": t5_head}
+"""What the shape's `head` is run by, where that is no causal one."""
+
+
 def _loss(paper: Paper, at: Setting, logits: Value, size: int) -> Value:
     """Run transformers' loss of a causal model: cross-entropy against labels shifted by one."""
     upcast = cast(paper, logits, size)
     padded = paper.compute((), at.batch * (at.sequence + 1), 8)
     # One row is contiguous where it is: the shifted labels are then a view.
     labels = padded if at.batch == 1 else paper.compute((padded,), at.tokens, 8)
-    chances = unary(paper, upcast, "aten._log_softmax.default", saves="output")
-    made, divisor = paper.compute((chances,), 1, size), paper.compute((), 1, size)
-    paper.record_simple(made, chances, paper.save(labels, divisor))
-    return made
+    return cross_entropy(paper, upcast, labels)

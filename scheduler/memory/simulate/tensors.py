@@ -17,6 +17,7 @@ from scheduler.memory.gpus import Gpu
 
 Gradients = Sequence["Value | None"]
 _SOURCE = -1  # the order of a graph's input; a parameter's is 0
+_SHARED = -2  # of a parameter that has a gradient already
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ class Paper:
         self._bandwidth = gpu.sustained_bandwidth
         self._keep = keep
         self._made = 0
+        self._handed: list[Value] = []
         self.seconds = self.saved_at = 0.0
         self.leaves: list[Node] = []
 
@@ -133,11 +135,16 @@ class Paper:
         inside = (each for key, each in self.ledger.made.items() if key != one)
         return *self.outside.made.values(), *inside
 
-    def leaf(self, elements: int, size: int, *, trained: bool = True) -> Value:
-        """A parameter: not counted; `trained` gives it a place for its gradient."""
+    def leaf(
+        self, elements: int, size: int, *, trained: bool = True, shared: bool = False
+    ) -> Value:
+        """A parameter: not counted; `trained` gives it a place for its gradient.
+
+        Of a `shared` one a later layer has made a gradient, which is counted there.
+        """
         if not trained:
             return Value(elements, size)
-        self.leaves.append(Node(0))
+        self.leaves.append(Node(_SHARED if shared else 0))
         return Value(elements, size, None, self.leaves[-1])
 
     def source(self, elements: int, size: int) -> Value:
@@ -145,6 +152,26 @@ class Paper:
         self.leaves.append(Node(_SOURCE))
         storage = Storage(self.outside, elements * size, "input")
         return Value(elements, size, storage, self.leaves[-1])
+
+    def side(self, elements: int, size: int, *, shared: bool) -> Value:
+        """What a block is handed beside its input, not counted; `shared` as in `leaf`."""
+        leaf = self.leaf(elements, size, shared=shared)
+        if shared:
+            return leaf
+        # What its uses in the block give is added up before it is handed on.
+        made = leaf.view()
+        self.record(made, (leaf,), lambda g, saved: g)
+        return made
+
+    def hand_on(self, value: Value) -> None:
+        """Hold a tensor that later layers are handed, until `backward`."""
+        self._handed.append(value)
+
+    def handed_back(self) -> dict[Node, Value]:
+        """Let go of what was handed on; gradients that later layers have made of that."""
+        waiting = [(v.node, v.elements, v.size) for v in self._handed if v.node is not None]
+        self._handed.clear()
+        return {node: self.compute((), n, size) for node, n, size in waiting}
 
     def compute(
         self, reads: Sequence[Value], elements: int, size: int, flops: float = 0, *, op: str = ""
@@ -202,11 +229,18 @@ class Paper:
         n, size = x.elements, x.size
         self.record(made, (x,), lambda g, saved: [self.compute((*g, *saved), n, size)], *saved)
 
-    def backward(self, root: Node, gradient: Value) -> None:
-        """Run the nodes from `root` on, the last made first, as torch's engine does."""
+    def backward(
+        self, root: Node, gradient: Value, others: dict[Node, Value] | None = None
+    ) -> None:
+        """Run the nodes from `root` on, the last made first, as torch's engine does.
+
+        `others` are gradients that nodes below have got already, from elsewhere; it is emptied.
+        """
         waiting = {root.order: root}
         queue = [-root.order]
         buffers: dict[int, dict[int, Value]] = {root.order: {0: gradient}}
+        for node in list(others or {}):
+            buffers[node.order] = {0: (others or {}).pop(node)}
         del gradient
         while queue:
             node = waiting.pop(-heapq.heappop(queue))
@@ -244,6 +278,10 @@ class Paper:
         return parent
 
     def _collect(self, node: Node, value: Value) -> None:
+        if node.order == _SHARED:
+            # The engine adds up what the two uses give before the parameter gets it.
+            self.compute((value, value), value.elements, value.size)
+            return
         if not node.collected:
             node.collected.append(value)
             return

@@ -84,6 +84,7 @@ def training_state(
     adamw_parameters: int | float = 0,
     factored_statistics: int | float | None = None,
     expert_parameters: int | float = 0,
+    fp32_parameters: int | float = 0,
     **fields: Unpack[RecipeFields],
 ) -> State:
     """Bytes that each GPU holds from step to step, in weights, gradients and optimizer state.
@@ -141,6 +142,9 @@ def training_state(
         4096 × 4096, P/2048, 0.002 bytes a parameter; needed where adapters train.
     expert_parameters
         How many of P are in experts: `Shape.routed_parameters`; needed with `expert_parallel`.
+    fp32_parameters
+        How many of P are in fp32 whatever the precision: `Shape.fp32_parameters`. They train where
+        anything but adapters does; a master copy of them is counted like any other.
 
     Raises
     ------
@@ -181,7 +185,13 @@ def training_state(
     gradients = (forced or own.gradient) * held + (forced or lora.gradient) * held_lora
     fallback = _part("adamw_parameters", adamw_parameters, trained + adapters, "trained ones")
     check_fallback(optimizer, fallback)
-    groups = [(own, trained, trained_experts), (lora, adapters, 0)]
+    wide = _part("fp32_parameters", fp32_parameters, total, "parameters")
+    weights += (4 - own.weight) * sharding.share(wide, 0, sharding.stage >= 3)
+    wide = min(wide, trained - trained_experts)
+    if not forced:
+        gradients += (4 - own.gradient) * sharding.share(wide, 0, sharding.stage >= 2)
+    groups = [(own, trained - wide, trained_experts), (PRECISIONS["fp32"], wide, 0)]
+    groups.append((lora, adapters, 0))
     statistics = statistics_count(optimizer, factored_statistics, trained, adapters)
     sharded = sharding.stage >= 1
     master = own.master * sharding.share(trained, trained_experts, sharded)

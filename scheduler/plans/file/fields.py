@@ -237,6 +237,7 @@ _LINE = Value(_text, _STRING)
 _NAMES = Value(_layers, _list_of({**_STRING, "minLength": 1}, uniqueItems=True))
 _HEX = Value(_digest, {**_STRING, "pattern": "^[0-9a-fA-F]{64}$"})
 _CALLS = _list_of({"$ref": "#/$defs/call"}, uniqueItems=True)
+_TILES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
 _POLICIES = {"type": "object", "additionalProperties": _CALLS, "minProperties": 1}
 
 _STEPS = ("items", "schedule", "actions")
@@ -284,6 +285,13 @@ FIELDS = (
         "policies",
         _unchecked(_POLICIES),  # `Plan` checks them beside its items
         "What to keep inside layers that are kept under an option, by their names; of a chain.",
+        _CHAIN,
+        needed=False,
+    ),
+    PlanField(
+        "tiles",
+        _unchecked(_TILES),
+        "In how many tiles layers run that are kept under an option, by their names; of a chain.",
         _CHAIN,
         needed=False,
     ),

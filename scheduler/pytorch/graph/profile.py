@@ -23,7 +23,7 @@ from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.step import device_of, loss_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import gate
-from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
+from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock, spread
 from scheduler.pytorch.observe.layer import Writes
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -152,7 +152,7 @@ def _see(
     its backward begins. `first`: it reads no other layer, so that the gradients of the model's
     inputs are its input's. Each run begins with the `state` of its modules.
     """
-    forward_time, backward_time = _times(task, table, state, clock)
+    forward_time, backward_time, share = _times(task, table, state, clock)
     if (lost := state.lost) is not None:
         raise UnsupportedModel(
             f"layer {task.name!r} changes {lost} in place, which a recomputation would do again "
@@ -210,6 +210,7 @@ def _see(
         forward_time=forward_time,
         recompute_time=forward_time,
         backward_time=backward_time,
+        time_spread=share,
         state_bytes=writes.copied_bytes,
     )
     return peaks.with_more_in_forward(state.copied_bytes)
@@ -220,8 +221,8 @@ def _copy(task: Task, table: Table, own: Table) -> None:
         own.put(key, table.get(key).clone())
 
 
-def _times(task: Task, table: Table, state: Snapshot, clock: Clock) -> tuple[float, float]:
-    """Medians of the forward and the backward, in ms."""
+def _times(task: Task, table: Table, state: Snapshot, clock: Clock) -> tuple[float, float, float]:
+    """Medians of the forward and the backward, in ms, and their spread."""
     own = Table()
     for key in task.inputs:
         own.put(key, table.get(key))
@@ -241,7 +242,7 @@ def _times(task: Task, table: Table, state: Snapshot, clock: Clock) -> tuple[flo
         return clock.between(start, end), clock.between(begin, finish)
 
     forwards, backwards = zip(*clock.repeated(run), strict=True)
-    return median(forwards), median(backwards)
+    return median(forwards), median(backwards), spread(forwards, backwards)
 
 
 def _loss_of(

@@ -7,7 +7,7 @@ it. What needs no gradient is made once and held. Every other node is a layer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -176,7 +176,7 @@ def _record(
         recorder = CallRecorder(model, frozenset(leaves), opened)
         before = _marks(model)
         found = recorder.run(arguments, loss_fn)
-        _check_state(model, before, recorder.through)
+        _check_state(model, before, recorder.called - recorder.through)
         if not recorder.several:
             break
         opened |= recorder.several
@@ -196,15 +196,15 @@ def _marks(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _check_state(model: nn.Module, before: dict[str, Any], through: Iterable[str]) -> None:
+def _check_state(model: nn.Module, before: dict[str, Any], leaves: Collection[str]) -> None:
     """Raise `Untraceable` where code that no layer runs changes something: no plan would."""
-    opened, modules = {"", *through}, dict(model.named_modules())
+    modules = dict(model.named_modules())
     now = _marks(model)
     for name in {**before, **now}:
         parts = name.split(".")
-        above = (".".join(parts[:n]) for n in reversed(range(len(parts))))
-        owner = next(path for path in above if path in modules)
-        if owner in opened and before.get(name) != now.get(name):
+        above = [".".join(parts[:n]) for n in reversed(range(len(parts)))]
+        if before.get(name) != now.get(name) and not any(path in leaves for path in above):
+            owner = next(path for path in above if path in modules)
             raise Untraceable(
                 f"the forward of {owner or type(model).__name__!r} changes {name!r}, and a plan "
                 "of a graph runs its parts without it; name it in leaves, or change that elsewhere",

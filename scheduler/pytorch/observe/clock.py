@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -99,6 +100,13 @@ class Clock:
             with self.running():
                 results.append(run())
         return results[self.warming :]
+
+
+def spread(*times: Sequence[float]) -> float:
+    """By which share repeated runs were longer or shorter, with all times of a run added up."""
+    runs = [sum(run) for run in zip(*times, strict=True)]
+    middle = median(runs)
+    return (max(runs) - min(runs)) / 2 / middle if middle else 0.0
 
 
 class RooflineClock(Clock):

@@ -19,7 +19,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot, is_expanded
 from scheduler.pytorch.observe.autograd import Aside, Sink, Source, gate, saving_nothing
-from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import statistics_written, tensors_of, written
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -104,7 +104,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     """
     template = layer.template
     version = template._version
-    forward, recompute, backward = _times(layer, gate(template.device), clock)
+    forward, recompute, backward, share = _times(layer, gate(template.device), clock)
     if template._version != version:
         raise UnsupportedModel("it changes its input in place; use the version that does not")
     if (lost := layer.state.lost) is not None:
@@ -120,6 +120,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         forward_time=forward,
         recompute_time=recompute,
         backward_time=backward,
+        time_spread=share,
         repeatable=again is not None,
         again_peak=again_peak + peaks.state_bytes if again_peak else 0,
         early_bytes=early,
@@ -306,8 +307,13 @@ def _earlier_gradients(
     return roots
 
 
-def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[float, float, float]:
-    """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms."""
+def _times(
+    layer: IsolatedLayer, door: torch.Tensor, clock: Clock
+) -> tuple[float, float, float, float]:
+    """Medians of the forward, the forward up to the last tensor it saves, the backward, in ms.
+
+    Then their spread.
+    """
 
     def run() -> tuple[float, float, float]:
         layer.clear()
@@ -328,8 +334,8 @@ def _times(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> tuple[floa
         return clock.between(start, end), share, clock.between(begin, finish)
 
     forwards, shares, backwards = zip(*clock.repeated(run), strict=True)
-    time = median(forwards)
-    return time, time * min(median(shares), 1.0), median(backwards)
+    time, apart = median(forwards), spread(forwards, backwards)
+    return time, time * min(median(shares), 1.0), median(backwards), apart
 
 
 def _saving_marks(layer: IsolatedLayer, door: torch.Tensor, clock: Clock) -> list[Any]:

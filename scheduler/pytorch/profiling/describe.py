@@ -12,7 +12,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import format_bytes, format_time
-from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.costgraph import CostGraph, spread_text
 from scheduler.costs.layer import LayerCost
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.model.call import NoChain
@@ -66,7 +66,8 @@ class Description:
             f"{like}. Times are {'estimated' if self.fake else 'measured'}."
         )
         lines = [wrapped(first), "", *_table(self.costs, self.folded), ""]
-        lines.extend(wrapped(note) for note in self.notes)
+        noise = [self.costs.noise] if self.costs.noise else []
+        lines.extend(wrapped(note) for note in (*noise, *self.notes))
         return "\n".join(lines)
 
 
@@ -277,7 +278,7 @@ def _nameless(layer: LayerCost) -> LayerCost:
 def _table(costs: CostGraph, folded: list[list[str]]) -> list[str]:
     by_name = {layer.name: layer for layer in costs.layers}
     shown = spread(folded, _MOST_ROWS)
-    rows = [["layer", "", "output", "saved", "gradients", "forward", "again", "backward"]]
+    rows = [["layer", "", "output", "saved", "gradients", "forward", "again", "backward", "spread"]]
     for names in shown:
         layer = by_name[names[0]]
         assert layer.recompute_time is not None
@@ -290,9 +291,11 @@ def _table(costs: CostGraph, folded: list[list[str]]) -> list[str]:
                 format_bytes(layer.saved_bytes),
                 format_bytes(layer.gradient_bytes),
                 *(format_time(time, costs.time_unit) for time in times),
+                spread_text(layer),
             ]
         )
-    lines = aligned(rows)
+    measured = any(layer.time_spread for layer in costs.layers)
+    lines = aligned(rows if measured else [row[:-1] for row in rows])
     if len(shown) < len(folded):
         lines.append(f"({len(folded) - len(shown)} more rows are not shown)")
     return lines

@@ -30,7 +30,7 @@ from scheduler.pytorch.model.calls import (
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.step import clear_gradients, loss_of
 from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves_above
-from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 from scheduler.pytorch.profiling.marks import Local, Part, Parts, Run, Side, Start, Turn
@@ -54,7 +54,7 @@ def see_parts(
         return _Step(model, inputs, loss_fn, blocks, clock, tracked=tracked)
 
     timed = clock.repeated(lambda: step(tracked=False).times())
-    return step(tracked=True).parts([median(times) for times in zip(*timed, strict=True)])
+    return step(tracked=True).parts(list(zip(*timed, strict=True)))
 
 
 class _Step:
@@ -401,7 +401,7 @@ class _Step:
                 }
                 freed = sum(part.freed.values())
                 sides = sum(side.size for side in self._sides() if side.part == part.number)
-                peak += freed + sides
+                # Whoever made it counts it as live, and the peak is above what is live.
                 live += freed + sides - turn.sides.get(part.number, 0)
             # Of the first: a weight that two parts share has one gradient, made anew from the two,
             # and what is freed of the later one's is taken off here.
@@ -424,8 +424,8 @@ class _Step:
             ),
         ]
 
-    def parts(self, times: list[float]) -> Parts:
-        """What the tracked run has seen, with times from others."""
+    def parts(self, times: list[tuple[float, ...]]) -> Parts:
+        """What the tracked run has seen, with times from others: of each the repeated ones."""
         count = len(self.all)
         side = sum(self.side_bytes.values())
         held = unique_bytes(self.inputs) + side + self.loss_bytes + self.extra_bytes
@@ -457,7 +457,9 @@ class _Step:
         inputs = [[], *(self._sizes(part.inputs - self._kept_inputs()) for part in self.all[1:])]
         return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
 
-    def _peaks(self, part: Part, forward_peak: int, forward: float, backward: float) -> Peaks:
+    def _peaks(
+        self, part: Part, forward_peak: int, forward: Sequence[float], backward: Sequence[float]
+    ) -> Peaks:
         start = part.start
         made = 0 if start is None or start.tag != part.tag else start.output_bytes
         output_bytes = self.loss_bytes if start is None else start.output_bytes
@@ -473,9 +475,10 @@ class _Step:
             drop_peak=None,
             backward_peak=part.backward_peak,
             gradient_bytes=part.gradient_bytes,
-            forward_time=forward,
-            recompute_time=forward,
-            backward_time=backward,
+            forward_time=median(forward),
+            recompute_time=median(forward),
+            backward_time=median(backward),
+            time_spread=spread(forward, backward),
         )
 
     def _runs(self) -> Iterable[Run]:

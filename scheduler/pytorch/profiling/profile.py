@@ -17,6 +17,7 @@ from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.peaks import Peaks
+from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.export.standalone.caches import for_one_run
 from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
@@ -43,7 +44,6 @@ from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
 from scheduler.pytorch.profiling.parts import see_parts
-from scheduler.pytorch.profiling.waiting import Waiting, with_waiting
 
 
 def profile(
@@ -285,6 +285,7 @@ def _with_local(
         if block.run == len(places):
             add_part(before(block.name) if places else "embedding")
         more = local + casts + max(peaks.more_before(last) for last in kinds)
+        more += parts.loss_bytes  # what the backward began with is there while it runs again
         layer = peaks.with_more_in_forward(more).cost(block.name)
         if ways is not None:
             costs_of = tuple(way.cost(peaks, more) for way in ways.ways)

@@ -81,7 +81,7 @@ def test_one_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert handle.plan.schedule.options()
     flat = " ".join(said.split())
     assert "checkpointing of GPT2LMHeadModel: " in flat
-    assert "within 1.90 MB" in flat
+    assert "within 1.900 MB" in flat
     assert "the peak is set by the " in flat
     assert "What would help most: " in flat
     assert "times measured" in flat

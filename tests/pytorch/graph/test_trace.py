@@ -202,7 +202,7 @@ def test_fake_tensors_give_the_same_bytes(name: str) -> None:
 
 
 def _bytes(layer: Any) -> dict[str, Any]:
-    return {key: value for key, value in asdict(layer).items() if not key.endswith("_time")}
+    return {key: value for key, value in asdict(layer).items() if "time" not in key}
 
 
 def test_a_mask_is_made_again() -> None:

@@ -13,6 +13,8 @@ from scheduler import CostGraph, InvalidCosts, UnsupportedModel
 from scheduler.memory.errors import InvalidRecipe
 from scheduler.memory.gpus import load_gpu
 from scheduler.pytorch import Roofline, profile
+from scheduler.pytorch.graph.profile import profile_graph
+from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.profiling.describe import describe
 from tests.pytorch import models
 from tests.pytorch.models import bytes_of, mean_square, mlp, noise
@@ -53,6 +55,22 @@ def test_what_was_found_and_folded() -> None:
     assert "blocks.0 – 5  x 6" in text
     assert "embedding is what runs before the blocks: embed." in text
     assert "(head) is what runs after them, with the loss: small.0, small.1, head." in text
+
+
+def test_measured_times_have_a_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spread((1.0, 2.0, 3.0), (1.0, 1.0, 1.0)) == pytest.approx(1 / 3)
+    assert spread((0.0,), (0.0,)) == 0
+    ticks = count(1)
+    monkeypatch.setattr(Clock, "mark", lambda self: next(ticks) ** 2)  # slower and slower
+    described = describe(Several(), X, mean_square)
+    assert all(layer.time_spread > 0 for layer in described.costs.layers)
+    text = str(described)
+    assert "spread" in text.splitlines()[3]
+    assert "too noisy for these times to be trusted" in text
+    graph = profile_graph(Several(), X, mean_square)
+    assert all(layer.time_spread > 0 for layer in graph.layers)
+    fake = describe(Several(), X, mean_square, fake=True)
+    assert "spread" not in str(fake)
 
 
 def test_what_was_left_out_and_why() -> None:

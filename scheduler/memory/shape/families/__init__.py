@@ -1,0 +1,1 @@
+"""From configs to fields of a shape, family by family."""

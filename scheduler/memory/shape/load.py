@@ -1,0 +1,70 @@
+"""The shape of a model, from what people have: a name, a config, a file of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import resources
+
+from scheduler.common.files import read_text
+from scheduler.common.jsontext import parse_json
+from scheduler.common.text import did_you_mean, shown
+from scheduler.memory.errors import InvalidShape
+from scheduler.memory.shape.families.table import shape_fields
+from scheduler.memory.shape.shape import Shape
+
+
+def shape_names() -> list[str]:
+    """Names of the shapes that come with the package."""
+    files = (resources.files("scheduler.memory.shape") / "configs").iterdir()
+    return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
+
+
+def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) -> Shape:
+    """The shape of a model.
+
+    Parameters
+    ----------
+    source
+        A name that `shape_names` lists; a path to the ``config.json`` of a transformers model, or
+        to its directory; the dictionary in such a file; or a shape, returned as it is. Fields of a
+        config that no size depends on are ignored: real files carry dozens of them.
+
+    Raises
+    ------
+    InvalidShape
+        No shape has this name; or the config lacks a field, has a field or a model_type that is not
+        known, has quantised weights, or describes more than one decoder.
+    """
+    if isinstance(source, Shape):
+        return source
+    if isinstance(source, Mapping):
+        return Shape(**shape_fields(source, _called(source, "config"), "the config"))
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidShape(
+            f"a shape is loaded from a name, a path or a config dictionary, got {shown(source)}"
+        )
+    name = os.fspath(source)
+    names = shape_names()
+    if isinstance(source, str) and name.lower() in names:
+        file = resources.files("scheduler.memory.shape") / "configs" / f"{name.lower()}.json"
+        config = parse_json(file.read_text(encoding="utf-8"), f"shape {name!r}", InvalidShape)
+        return Shape(**shape_fields(config, name.lower(), f"shape {name!r}"))
+    is_path = not isinstance(source, str) or name.endswith(".json") or os.path.exists(name)
+    if not is_path and os.sep not in name:
+        near = did_you_mean(name, names)
+        raise InvalidShape(
+            f"there is no shape {shown(name)}{near} (the shapes are {', '.join(names)}; a path to "
+            "a model's config.json does as well)"
+        )
+    path = os.path.join(name, "config.json") if os.path.isdir(name) else name
+    config = parse_json(read_text(path, "config", InvalidShape), shown(path, 200), InvalidShape)
+    stem = os.path.splitext(os.path.basename(path))[0]
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return Shape(**shape_fields(config, folder if stem == "config" else stem, shown(path, 200)))
+
+
+def _called(config: Mapping[str, object], otherwise: str) -> str:
+    """What a config calls its model."""
+    known = (config.get(field) for field in ("_name_or_path", "model_type"))
+    return next((name for name in known if isinstance(name, str) and name), otherwise)

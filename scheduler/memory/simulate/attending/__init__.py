@@ -1,0 +1,1 @@
+"""Attention, on paper: heads, positions, scores."""
