@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,52 +10,15 @@ import torch.nn.functional as F
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import counted
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.tiles.chunks import (
-    ChunkedLoss,
-    Loss,
-    Projection,
-    Step,
-    form_of,
-    stand_in,
-)
+from scheduler.pytorch.tiles.chunks import ChunkedLoss, Loss, Projection, form_of, stand_in
+from scheduler.pytorch.tiles.steps import Made, after, formed, names
 
-_SAID = frozenset(
-    "shape dtype device layout requires_grad grad_fn is_leaf ndim size dim numel nelement "
+_SAID = names(
+    "shape dtype device layout requires_grad grad_fn is_leaf ndim size dim numel nelement __len__ "
     "element_size itemsize nbytes get_device is_contiguous is_floating_point is_complex is_cuda "
-    "is_cpu is_meta is_mps is_xpu is_nested is_sparse is_quantized __len__ untyped_storage".split()
+    "is_cpu is_meta is_mps is_xpu is_nested is_sparse is_quantized _base untyped_storage"
 )
 """What can be said of them without their values."""
-_SAME = frozenset(("contiguous", "clone"))
-_VALUES = frozenset(
-    "to type_as float double half bfloat16 mul multiply div divide true_divide add sub subtract "
-    "__mul__ __rmul__ __truediv__ __add__ __radd__ __sub__ neg tanh".split()
-)
-"""What changes each number of a token's logits by itself, so that it can be done to a chunk."""
-_REGROUPED = frozenset(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"))
-"""What arranges tokens anew, where the vocabulary stays the last dimension."""
-_VIEWED = frozenset(
-    "transpose permute movedim moveaxis swapaxes swapdims mT squeeze unsqueeze narrow select "
-    "__getitem__".split()
-)
-"""What picks and moves dimensions, in views."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """How deferred logits come of a projection."""
-
-    projection: Projection
-    rows: torch.Tensor  # which of its tokens, in the form of the logits without the vocabulary
-    place: int  # of the vocabulary among the dimensions
-    width: int  # of the vocabulary
-    dtype: torch.dtype
-    steps: tuple[Step, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the logits."""
-        sizes = self.rows.shape
-        return (*sizes[: self.place], self.width, *sizes[self.place :])
 
 
 class DeferredLogits(torch.Tensor):
@@ -70,7 +30,7 @@ class DeferredLogits(torch.Tensor):
     def of(cls, made: Made) -> DeferredLogits:
         """A tensor without memory."""
         device = made.rows.device
-        self: DeferredLogits = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: DeferredLogits = torch.Tensor._make_wrapper_subclass(
             cls, made.shape, dtype=made.dtype, device=device, storage_size=0
         )
         self.made = made
@@ -83,26 +43,26 @@ class DeferredLogits(torch.Tensor):
         """Note what is done to the logits, compute their loss, or refuse what reads them."""
         kwargs = kwargs or {}
         name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if name in _SAID:
+        if name in _SAID or (name == "register_hook" and _is_of_sharding(args[1])):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         places = [i for i, value in enumerate(args) if isinstance(value, cls)]
         if func is F.cross_entropy and places == [0]:
             return _cross_entropy(*args, **kwargs)
         if len(places) == 1 and not any(isinstance(value, cls) for value in kwargs.values()):
-            made = _after(args[places[0]].made, name, func, args, places[0], kwargs)
+            made = after(args[places[0]].made, name, func, args, places[0], kwargs)
             if made is not None:
                 return _Noted.apply(args[places[0]], made)
         raise _refusal(name, _first((args, kwargs)))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Refuse what comes here past `__torch_function__`."""
         raise _refusal(func.__name__.partition(".")[0], _first((args, kwargs)))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         said = f"shape={tuple(self.shape)}, dtype={self.dtype}"
         return f"DeferredLogits({said}, of {self.made.projection.name!r}, not computed)"
 
@@ -167,105 +127,6 @@ class _Noted(torch.autograd.Function):
         return stand_in(ctx.form), None
 
 
-def _after(
-    made: Made,
-    name: str,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    place: int,
-    kwargs: dict[str, Any],
-) -> Made | None:
-    """The logits after an operation; None where it cannot be done to a chunk of them."""
-    if name in _SAME:
-        return made
-    if name in _VALUES:
-        return _with_step(made, func, args, place, kwargs)
-    if name == "__get__" or place != 0:
-        return None
-    rest = args[1:]
-    is_last = made.place == made.rows.dim()
-    if name in _REGROUPED and is_last:
-        shape = func(_formed(made), *rest, **kwargs).shape
-        if shape and shape[-1] == made.width:
-            return replace(made, rows=made.rows.reshape(shape[:-1]), place=len(shape) - 1)
-    if name == "__getitem__" and is_last and _copies(rest[0]):
-        index = _of_tokens(rest[0], made.rows.dim())
-        if index is None:
-            return None
-        rows = made.rows[index]
-        return replace(made, rows=rows, place=rows.dim())
-    if name in _VIEWED:
-        # The vocabulary is the dimension that takes no steps through memory.
-        spread = made.rows.unsqueeze(made.place).expand(made.shape)
-        view = func(spread, *rest, **kwargs)
-        forms = list(zip(view.stride(), view.shape, strict=True))
-        still = [i for i, form in enumerate(forms) if form == (0, made.width)]
-        if len(still) == 1:
-            return replace(made, rows=view.select(still[0], 0), place=still[0])
-    return None
-
-
-def _with_step(
-    made: Made,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    place: int,
-    kwargs: dict[str, Any],
-) -> Made | None:
-    others = [value for i, value in enumerate(args) if i != place]
-    tensors = [value for value in others if isinstance(value, torch.Tensor)]
-    if not all(_is_alike(made, value) for value in tensors) or tensors_of(kwargs):
-        return None
-    # A chunk has two dimensions, whatever the logits have.
-    given = [v.reshape(v.shape[-1:]) if isinstance(v, torch.Tensor) else v for v in others]
-    step = partial(_step, func, tuple(given), place, kwargs)
-    result = step(torch.empty((0, made.width), dtype=made.dtype, device=made.rows.device))
-    if result.device != made.rows.device:
-        return None
-    return replace(made, dtype=result.dtype, steps=(*made.steps, step))
-
-
-def _step(
-    func: Callable[..., Any],
-    others: tuple[Any, ...],
-    place: int,
-    kwargs: dict[str, Any],
-    logits: torch.Tensor,
-) -> torch.Tensor:
-    result: torch.Tensor = func(*others[:place], logits, *others[place:], **kwargs)
-    return result
-
-
-def _is_alike(made: Made, operand: torch.Tensor) -> bool:
-    """Whether an operand is the same for all tokens, and a constant."""
-    if operand.requires_grad or operand.dim() > len(made.shape):
-        return False
-    is_row = made.place == made.rows.dim() and operand.shape[-1:] == (made.width,)
-    return operand.numel() == 1 or (is_row and operand.numel() == made.width)
-
-
-def _copies(index: Any) -> bool:
-    """Whether an index makes a copy of what it picks."""
-    items = index if isinstance(index, tuple) else (index,)
-    return not all(item is None or isinstance(item, (int, slice, type(...))) for item in items)
-
-
-def _of_tokens(index: Any, dims: int) -> tuple[Any, ...] | None:
-    """What an index says of the first `dims` dimensions, if it takes all of the one after them."""
-    items = index if isinstance(index, tuple) else (index,)
-    used = sum(
-        item.dim() if isinstance(item, torch.Tensor) and item.dtype == torch.bool else 1
-        for item in items
-        if item is not None and item is not ...
-    )
-    is_dotted = any(item is ... for item in items)
-    if isinstance(items[-1], slice) and (is_dotted or used > dims):
-        return items[:-1] if items[-1] == slice(None) else None
-    if items[-1] is ... or (not is_dotted and used <= dims):
-        return items
-    return None
-
-
 def _cross_entropy(
     logits: DeferredLogits,
     target: torch.Tensor,
@@ -283,7 +144,7 @@ def _cross_entropy(
         raise _refusal("cross_entropy with size_average or reduce, instead of reduction,", logits)
     if target.shape != made.rows.shape or reduction not in ("mean", "sum", "none"):
         # torch's own words on it.
-        F.cross_entropy(_formed(made), target.to("meta"), reduction=reduction)
+        F.cross_entropy(formed(made), target.to("meta"), reduction=reduction)
     if made.place != min(1, made.rows.dim()):
         raise _refusal("cross_entropy over another dimension than the vocabulary", logits)
     said, n, tokens = repr(projection.name), projection.chunks, made.rows.numel()
@@ -292,6 +153,12 @@ def _cross_entropy(
             f"a second loss reads the logits of {said}, which are computed in {n} chunks, once; "
             "compute one loss (a model that is given labels computes its own), or take the chunks "
             "away with remove() on the handle"
+        )
+    assert projection.weight is not None
+    if projection.weight.untyped_storage().nbytes() == 0:
+        raise UnsupportedModel(
+            f"the weight of the head {said} is no longer there when the loss is computed; call "
+            "fully_shard with reshard_after_forward=False, or compute the loss in the model"
         )
     if n > tokens:
         raise UnsupportedModel(
@@ -306,8 +173,9 @@ def _cross_entropy(
     return result
 
 
-def _formed(made: Made) -> torch.Tensor:
-    return torch.empty((), dtype=made.dtype, device="meta").expand(made.shape)
+def _is_of_sharding(hook: Any) -> bool:
+    """Whether a hook waits for the gradient to come by, and does not look at it."""
+    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
 
 
 def _first(value: Any) -> DeferredLogits:

@@ -81,11 +81,12 @@ def find_head(model: nn.Module, head: str | None = None) -> tuple[str, nn.Linear
             "quantized weight, hooks or torch.compile make such), which cannot run in chunks; "
             "leave the head as a plain torch.nn.Linear, or name another one with head="
         )
-    if is_unit(module):
-        raise UnsupportedModel(
-            f"the head {name!r} is sharded alone with fully_shard, which takes its weight away "
-            "before the loss; leave it in the unit of the whole model"
-        )
+    for unit in (name[:i] for i in range(1, len(name) + 1) if name[i:][:1] in (".", "")):
+        if is_unit(modules[unit]):
+            raise UnsupportedModel(
+                f"{unit!r}, with the head's weight, is a unit of fully_shard of its own, which "
+                "lets go of it before the loss; leave it in the unit of the whole model"
+            )
     return name, module
 
 
@@ -126,7 +127,8 @@ class ChunkedHead(Replaced):
         tensors = [tensor for tensor in (input, weight, bias) if tensor is not None]
         is_needed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         if not self.module.training or not is_needed:
-            return self.original(input)
+            whole: torch.Tensor = self.original(input)
+            return whole
         if is_traceable_wrapper_subclass(weight):
             raise UnsupportedModel(
                 f"the weight of the head {self.name!r} is a {type(weight).__name__}, which cannot "

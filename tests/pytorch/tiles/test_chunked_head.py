@@ -3,124 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-import transformers
+from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 
 from scheduler.pytorch import chunked_head
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes
-from tests.pytorch.models import batch, gpt2, llama
-
-VOCABULARY = 96
-_WIDTHS = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
-_DECODER = {**_WIDTHS, "intermediate_size": 48, "num_attention_heads": 4, "use_cache": False}
-_DECODER |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "num_key_value_heads": 2}
-Gradients = dict[str, torch.Tensor]
-
-
-def model_of(name: str) -> nn.Module:
-    """A tiny model in training mode; without dropout, of which chunks change nothing."""
-    torch.manual_seed(0)
-    if name == "gpt2":
-        return gpt2(2, dropout=0.0)
-    kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-        "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, _DECODER),
-        "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, _DECODER),
-        "gemma2": (
-            transformers.Gemma2ForCausalLM,
-            transformers.Gemma2Config,
-            {**_DECODER, "head_dim": 8, "final_logit_softcapping": 3.0},
-        ),
-        "granite": (
-            transformers.GraniteForCausalLM,
-            transformers.GraniteConfig,
-            {**_DECODER, "logits_scaling": 3.0},
-        ),
-        "bert": (
-            transformers.BertForMaskedLM,
-            transformers.BertConfig,
-            {
-                **_WIDTHS,
-                "intermediate_size": 48,
-                "num_attention_heads": 4,
-                "hidden_dropout_prob": 0.0,
-                "attention_probs_dropout_prob": 0.0,
-            },
-        ),
-        "t5": (
-            transformers.T5ForConditionalGeneration,
-            transformers.T5Config,
-            {
-                "vocab_size": VOCABULARY,
-                "d_model": 32,
-                "d_ff": 48,
-                "d_kv": 8,
-                "num_layers": 1,
-                "num_heads": 4,
-                "dropout_rate": 0.0,
-                "use_cache": False,
-                "decoder_start_token_id": 0,
-            },
-        ),
-        "bart": (
-            transformers.BartForConditionalGeneration,
-            transformers.BartConfig,
-            {
-                "vocab_size": VOCABULARY,
-                "d_model": 32,
-                "encoder_layers": 1,
-                "decoder_layers": 1,
-                "encoder_ffn_dim": 32,
-                "decoder_ffn_dim": 32,
-                "encoder_attention_heads": 2,
-                "decoder_attention_heads": 2,
-                "dropout": 0.0,
-                "use_cache": False,
-                "decoder_start_token_id": 0,
-            },
-        ),
-    }
-    kind, config, settings = kinds[name]
-    model: nn.Module = kind(config(**settings)).train()
-    return model
-
-
-def masked_batch(rows: int = 2, length: int = 16) -> dict[str, torch.Tensor]:
-    """Token ids, and labels of which some are ignored."""
-    ids = batch(rows, length)["input_ids"]
-    labels = ids.clone()
-    labels[0, :5] = -100
-    return {"input_ids": ids, "labels": labels}
-
-
-def step(model: nn.Module, **inputs: Any) -> tuple[torch.Tensor, Gradients]:
-    """Loss and gradients of one step."""
-    model.zero_grad()
-    loss = model(**inputs).loss
-    loss.backward()
-    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return loss.detach(), grads
-
-
-def check_close(mine: Gradients, whole: Gradients, limit: float) -> None:
-    """Each gradient is within `limit` of the other's norm."""
-    assert mine.keys() == whole.keys()
-    for name, size in sizes(whole).items():
-        assert float((mine[name] - whole[name]).norm()) <= limit * size, name
-
-
-def sizes(grads: Gradients) -> dict[str, float]:
-    """What the rounding of each gradient is relative to."""
-    norms = {name: float(grad.norm()) for name, grad in grads.items()}
-    # Some are zero but for rounding: of the bias of keys, which softmax takes away.
-    least = 1e-4 * max(norms.values())
-    return {name: max(norm, least) for name, norm in norms.items()}
+from tests.pytorch.tiles.heads import VOCABULARY, check_close, masked_batch, model_of, sizes, step
 
 
 @pytest.mark.parametrize(
@@ -163,86 +59,25 @@ def test_rounding_is_that_of_the_whole_step(name: str, autocast: bool) -> None:
             assert float((mine[key] - exact[key]).norm()) <= error + 2 * 2**-8 * size, key
 
 
-class Plain(nn.Module):
-    """An embedding, a layer and a head, whose loss is made outside."""
-
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed = nn.Embedding(VOCABULARY, 16)
-        self.mix = nn.Linear(16, 16)
-        self.head = nn.Linear(16, VOCABULARY, bias=bias)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(torch.tanh(self.mix(self.embed(ids))))
-        return out
-
-
-IDS = masked_batch(3, 10)["input_ids"]
-WEIGHT = torch.linspace(0.5, 2, VOCABULARY, dtype=torch.float64)
-Loss = Callable[[torch.Tensor], torch.Tensor]
-ODD = torch.arange(10) % 2 == 1
-LOSSES: dict[str, Loss] = {
-    "flat": lambda x: F.cross_entropy(x.view(-1, VOCABULARY), IDS.view(-1)),
-    "shifted": lambda x: F.cross_entropy(x[..., :-1, :].contiguous().flatten(0, 1), IDS[:, 1:].reshape(-1)),
-    "classes second": lambda x: nn.CrossEntropyLoss()(x[:, 1:].transpose(1, 2), IDS[:, :-1]),
-    "time first": lambda x: F.cross_entropy(x.transpose(0, 1).reshape(-1, x.size(-1)), IDS.t().reshape(-1)),
-    "one row": lambda x: F.cross_entropy(x[1], IDS[1], reduction="sum"),
-    "last of each": lambda x: F.cross_entropy(x[:, -1], IDS[:, -1]),
-    "masked": lambda x: F.cross_entropy(x[:, ODD].flatten(0, 1), IDS[:, ODD].flatten()),
-    "picked twice": lambda x: F.cross_entropy(x[[0, 0, 2]].flatten(0, 1), IDS[[0, 0, 2]].flatten()),
-    "smoothed": lambda x: F.cross_entropy(x.mT, IDS, label_smoothing=0.1, ignore_index=int(IDS[0, 0])),
-    "weighted": lambda x: F.cross_entropy(x.mT, IDS, weight=WEIGHT, label_smoothing=0.2, ignore_index=5),
-    "sum": lambda x: F.cross_entropy(x.mT, IDS, weight=WEIGHT, reduction="sum") / 7,
-    "each": lambda x: (F.cross_entropy(x.mT, IDS, weight=WEIGHT, reduction="none") * IDS).mean(),
-    "scaled": lambda x: F.cross_entropy((2 * x / 0.7 + 1).mT, IDS),
-    "biased": lambda x: F.cross_entropy((x + WEIGHT[None]).mT, IDS),
-    "capped": lambda x: F.cross_entropy((3 * torch.tanh(x / 3)).mT, IDS),
-    "tanh at the end": lambda x: F.cross_entropy(x.tanh().mT, IDS),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("loss_fn", LOSSES.values(), ids=LOSSES)
-def test_losses_outside_the_model(loss_fn: Loss) -> None:
-    model = Plain().double()
-    found = []
-    for chunks in (None, 1, 3):
-        handle = chunked_head(model, chunks) if chunks else None
-        model.zero_grad()
-        loss = loss_fn(model(IDS))
-        loss.backward()
-        found.append((loss.detach(), {n: p.grad for n, p in model.named_parameters()}))
-        if handle is not None:
-            handle.remove()
-    (loss, whole), *others = found
-    for mine, grads in others:
-        torch.testing.assert_close(mine, loss, rtol=1e-12, atol=0)
-        check_close(grads, whole, 1e-12)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bert"])
 def test_no_logits_are_ever_made(name: str, dtype: torch.dtype) -> None:
-    model, inputs = model_of(name).to(dtype), masked_batch(8, 64)
-    tokens = inputs["input_ids"].numel()
+    model, inputs = model_of(name, 2000).to(dtype), masked_batch(8, 64)
+    logits = inputs["input_ids"].numel() * 2000 * dtype.itemsize
     largest = 0
 
     def seen(func: Any, args: Any, kwargs: Any, result: Any) -> None:
         nonlocal largest
-        sized = [tensor for tensor in tensors_of(result) if VOCABULARY in tensor.shape]
-        largest = max([largest, *map(storage_bytes, sized)])
+        largest = max([largest, *map(storage_bytes, tensors_of(result))])
 
-    chunks = 32
-    with chunked_head(model, chunks), MemoryTracker(seen) as tracker:
-        out = model(**inputs)
-        loss = out.loss
-        del out
-        kept = tracker.live_bytes
-        loss.backward()
-        del loss
-    chunk, weight = tokens // chunks * VOCABULARY * 4, VOCABULARY * 32 * 4
-    assert largest == max(chunk, weight)
-    assert kept < 10**9
+    for chunks in (None, 32):
+        largest = 0
+        handle = chunked_head(model, chunks) if chunks else None
+        with MemoryTracker(seen):
+            model(**inputs).loss.backward()
+        model.zero_grad()
+        # Beside it, the attention's numbers are the largest.
+        assert (largest >= logits) if handle is None else (largest < logits / 3)
 
 
 def test_the_forward_keeps_two_gradients() -> None:
@@ -258,3 +93,56 @@ def test_the_forward_keeps_two_gradients() -> None:
     assert 4 * numbers <= kept <= 4 * numbers + 8 * 64 + 64  # and which token is which
     assert after <= kept
     assert logits.untyped_storage().nbytes() == 0
+
+
+def test_only_what_is_needed_is_made() -> None:
+    model, hidden = nn.Linear(8, VOCABULARY, bias=False), torch.randn(64, 8)
+    target = torch.arange(64)
+    kept = []
+    for of_hidden, of_weight in ((True, False), (False, True)):
+        model.weight.requires_grad_(of_weight)
+        leaf = hidden.clone().requires_grad_(of_hidden)
+        with chunked_head(model, 4), MemoryTracker() as tracker:
+            loss = F.cross_entropy(model(leaf), target)
+            kept.append(tracker.live_bytes)
+            loss.backward()
+        assert (leaf.grad is not None) is of_hidden
+        assert (model.weight.grad is not None) is of_weight
+    assert kept[1] - kept[0] == 4 * (VOCABULARY - 64) * 8
+
+
+def test_without_gradients_the_model_is_as_before() -> None:
+    model = model_of("llama")
+    ids = masked_batch()["input_ids"]
+    whole = model.eval()(ids).logits
+    with chunked_head(model, 4):
+        assert torch.equal(model(ids).logits, whole)
+        model.train()
+        with torch.no_grad():
+            assert torch.equal(model(ids).logits, whole)
+        assert model.generate(ids[:1, :3], max_new_tokens=2).shape == (1, 5)
+        logits = model(ids).logits
+        with torch.no_grad():  # a metric: it does not use the logits up
+            metric = F.cross_entropy(logits.mT, ids)
+        loss = F.cross_entropy(logits.mT, ids)
+    assert torch.equal(metric, loss)
+    assert not metric.requires_grad
+    loss.backward()
+
+
+def test_accelerate_and_ddp(tmp_path: Path) -> None:
+    model, inputs = model_of("llama"), masked_batch()
+    _, whole = step(model, **inputs)
+    place = f"file://{tmp_path / 'store'}"
+    dist.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        with chunked_head(wrapped, 3):
+            model.zero_grad()
+            # Autograd's graph goes through the logits, so DDP finds what is used.
+            logits = convert_outputs_to_fp32(wrapped)(input_ids=inputs["input_ids"]).logits
+            labels = F.pad(inputs["labels"], (0, 1), value=-100)[:, 1:]
+            F.cross_entropy(logits.mT, labels).backward()
+    finally:
+        dist.destroy_process_group()
+    check_close({n: p.grad for n, p in model.named_parameters()}, whole, 1e-6)
