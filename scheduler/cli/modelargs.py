@@ -71,6 +71,7 @@ OPTIONS = (
         "",
         "also keep parts of a block: chosen results inside it, the rest is made again",
     ),
+    Option("tiles", "", "also run the head and its loss in tiles of 1,024 tokens and more"),
     Option(
         "gradient-accumulation",
         "",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
+from scheduler.costs.options.tiles import find_tiles, least_tokens, with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -40,6 +41,7 @@ from scheduler.memory.simulate.step import (
     run,
 )
 from scheduler.memory.simulate.tensors import Paper
+from scheduler.memory.simulate.tiles import can_tile, tiled_head
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,6 +59,7 @@ def costs_from_shape(
     gpu: str | Gpu = "h100",
     efficiency: float | tuple[float, float] | None = None,
     options: bool = False,
+    tiles: bool | int = False,
     **fields: Unpack[RecipeFields],
 ) -> CostGraph:
     """Layer costs of one training step, from a model's sizes alone.
@@ -123,6 +126,11 @@ def costs_from_shape(
         Default: the GPU's own, 0.5 and 0.8.
     options
         Give each block its options; experts must be "grouped".
+    tiles
+        True: give a causal head options to run with its loss in tiles, of at least 1,024 tokens, as
+        `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
+        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not under
+        autocast, with adapters or a soft cap.
 
     Returns
     -------
@@ -149,11 +157,16 @@ def costs_from_shape(
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
-    ending = _head(at, machine, recipe.loss).peaks
-    ending = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
+    whole = _head(at, machine, recipe.loss).peaks
+    whole = replace(whole, drop_peak=None, recompute_time=whole.forward_time)
     # Without a norm after the blocks the code that refers to it has ended.
-    ending = ending.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
+    ending = whole.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
+    if (least := least_tokens(tiles)) is not None and can_tile(at) and recipe.loss == "hf":
+        beside = ending.forward_peak - whole.forward_peak
+        found = find_tiles(at.tokens, least, whole, partial(_tiled, at, machine))
+        kept = _as_kept(whole, head_kept, end.gradient_bytes)
+        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
     held = held_bytes(at, head_kept.output_bytes)
     return CostGraph(
         (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
@@ -215,15 +228,26 @@ def _layer(
     name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    whole = replace(
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable)
+    return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
+
+
+def _as_kept(peaks: Peaks, kept: Activations, gradients: int) -> Peaks:
+    return replace(
         peaks,
         input_bytes=kept.input_bytes,
         output_bytes=kept.output_bytes,
         input_saved=kept.input_saved,
         output_saved=kept.output_saved,
+        gradient_bytes=gradients,
     )
-    cost = whole.cost(name, recomputable=recomputable)
-    return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
+
+
+def _tiled(at: Setting, machine: Gpu, count: int) -> Peaks:
+    """The head in so many tiles, on paper."""
+    paper = Paper(machine, flops_share=flops_share(at, machine))
+    peaks = run(paper, partial(tiled_head, tiles=count), at, scalar=True).peaks
+    return replace(peaks, drop_peak=None, recompute_time=peaks.forward_time)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:

@@ -85,6 +85,7 @@ def fit(
     budget_gb: object = None,
     search: bool = True,
     options: bool = False,
+    tiles: bool | int = False,
     **fields: Unpack[RecipeFields],
 ) -> Fit:
     """Whether a training step fits on one GPU, and the optimal plan where it must be checkpointed.
@@ -121,6 +122,8 @@ def fit(
     options
         The plan may keep parts of blocks: see `costs_from_shape`. They save time, not room: the
         search does without them.
+    tiles
+        The head may run with its loss in tiles: see `costs_from_shape`. That saves room.
 
     Returns
     -------
@@ -135,7 +138,7 @@ def fit(
     _refuse(fields)
     search = check_flag(Argument("search"), search, InvalidRecipe)
     recipe = recipe_of(recipe, fields)
-    training = Training(load_shape(shape), load_gpu(gpu), recipe, efficiency)
+    training = Training(load_shape(shape), load_gpu(gpu), recipe, efficiency, tiles)
     if sequence is None:
         sequence = default_sequence(training.shape)
     size = training.gpu.usable_bytes

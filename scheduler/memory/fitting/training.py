@@ -33,13 +33,15 @@ Efficiency: TypeAlias = float | tuple[float, float] | None
 class Training:
     """A shape, a GPU and a recipe, checked; from it follow state and costs on one GPU.
 
-    The recipe's GPUs are data-parallel ones; `state` is what is held from step to step.
+    The recipe's GPUs are data-parallel ones; `tiles` is of `costs_from_shape`; `state` is what is
+    held from step to step.
     """
 
     shape: Shape
     gpu: Gpu
     recipe: Recipe = field(default_factory=Recipe)
     efficiency: Efficiency = None
+    tiles: bool | int = False
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +107,7 @@ class Training:
             gpu=self.gpu,
             efficiency=self.efficiency,
             options=options,
+            tiles=self.tiles,
         )
         layers = costs.layers
         n, stage = self.recipe.sharding.data, self.recipe.sharding.stage

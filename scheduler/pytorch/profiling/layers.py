@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.options.tiles import with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
@@ -54,7 +55,7 @@ class Sight:
                 name = f"({name})" if name in dict(self.model.named_modules()) else name
                 cost = peaks.with_more_in_forward(more).cost(name, recomputable=False)
                 if len(places) == len(parts.peaks):
-                    cost = replace(cost, options=tuple(self.tiles.options(peaks, cost, more)))
+                    cost = with_tiles(cost, peaks, self.tiles.of_head, more)
                 layers.append(cost)
 
         last_use: dict[int, int] = {}  # of each side: the last block that it is handed to

@@ -13,6 +13,7 @@ from torch import nn
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.options.tiles import least_tokens
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
@@ -33,7 +34,7 @@ from scheduler.pytorch.profiling.layers import Sight
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.parts import see_parts
-from scheduler.pytorch.profiling.tiles import LEAST_TOKENS, Tiles, see_tiles
+from scheduler.pytorch.profiling.tiles import Tiles, see_tiles
 
 
 def profile(
@@ -188,18 +189,8 @@ def see(
                 found = look_for(model, blocks, inputs)
             check_unwrapped(model, found.names)
             with without_caches(model, found.names):
-                least = _least_tokens(tiles)
+                least = least_tokens(tiles)
                 return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
-
-
-def _least_tokens(tiles: bool | int) -> int | None:
-    if isinstance(tiles, bool):
-        return LEAST_TOKENS if tiles else None
-    if not isinstance(tiles, int) or tiles < 1:
-        raise InvalidCosts(
-            f"tiles must be True, False or the least tokens of a tile, got {shown(tiles)}"
-        )
-    return tiles
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -223,28 +214,26 @@ def _profile(
     clock: Clock,
     ambient: Ambient,
     options: bool,
-    least_tokens: int | None,
+    least: int | None,
 ) -> Seen:
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
-        tiles = Tiles()
-        if least_tokens is not None:
-            tiles = see_tiles(
-                model,
-                _tokens(blocks[-1]),
-                least_tokens,
-                _last(parts),
-                lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
-            )
+        tiles = see_tiles(
+            model,
+            _tokens(blocks[-1]),
+            least,
+            _last(parts),
+            lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
+        )
     # What has no backward is let go where its output is: to the chain it is code between blocks.
     cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
     if 0 < len(cut_off) < len(blocks):
         names = [name for name in found.names if name not in cut_off]
         found = replace(found, names=names)
-        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least_tokens)
+        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
     seen, runs = see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
