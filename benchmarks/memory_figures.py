@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memory_shapes import BERT, GPT2_XL, LLAMA_3B, LLAMA_7B, LLAMA_8B
 
-from scheduler.memory import Lora, Recipe, Shape, training_state
+from scheduler.memory import Lora, Recipe, Shape, fit, training_state
 from scheduler.memory.activations import block_activations, head_activations
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
@@ -80,15 +80,27 @@ def step_every_layer(training: Training, batch: int, sequence: int) -> float:
     return always + every_layer(training, batch, sequence, gradients=True)
 
 
-def adafactor_saves(statistics: int) -> float:
-    """Moments of AdamW less those of Adafactor with so many factored statistics."""
-    adamw, adafactor = (
-        training_state(
-            BERT_PARAMETERS, precision="fp32", optimizer=name, factored_statistics=count
-        ).moments_bytes
-        for name, count in (("adamw", None), ("adafactor", statistics))
+def qlora(shape: Shape) -> float:
+    """A step of what rows 62 to 64 train, as transformers and PEFT would; nothing checkpointed."""
+    found = fit(
+        shape,
+        gpu="a10g",
+        batch=2,
+        sequence=512,
+        precision="bf16",
+        base="nf4",
+        train="lora",
+        lora=Lora(32, ("q", "v"), "bf16", 0.05),
+        margin=0,
+        search=False,
     )
-    return adamw - adafactor
+    return found.peak_bytes + found.reserved_bytes
+
+
+def adafactor_saves(statistics: int) -> float:
+    """Moments of AdamW less so many factored statistics of Adafactor, in fp32."""
+    adamw = training_state(BERT_PARAMETERS, precision="fp32").moments_bytes
+    return adamw - 4 * statistics
 
 
 def lomo() -> float:

@@ -24,6 +24,7 @@ from memory_figures import (
     gpt2_xl,
     lomo,
     lora_at_start,
+    qlora,
     torchtitan_difference,
     torchtitan_long,
     torchtune_block,
@@ -35,11 +36,22 @@ from memory_figures import (
     torchtune_lora_sum,
     zero,
 )
-from memory_shapes import BERT, CODE_34B, LLAMA_3B, LLAMA_7B, LLAMA_13B, PHI, STABLELM_3B
+from memory_shapes import (
+    BERT,
+    CODE_34B,
+    LLAMA_3B,
+    LLAMA_7B,
+    LLAMA_8B,
+    LLAMA_13B,
+    MISTRAL_7B,
+    PHI,
+    STABLELM_3B,
+)
 
-from scheduler.memory import training_state
+from scheduler.memory import Shape, training_state
 from scheduler.memory.activations import loss_bytes
 from tests.memory.litgpt import litgpt_lora_bytes
+from tests.memory.litgpt_hub import litgpt_hub_bytes
 from tests.memory.published import (
     deepspeed_zero2_doc_bytes,
     first_block_backward_bytes,
@@ -77,6 +89,18 @@ _LITGPT = f"{_LITGPT_BLOCKS}; RMS norm in fp32 is an inference"
 _TARGETS = "rank 8 on all linear layers but k, as in torchtune's config: an inference"
 _TITAN = "persistent state alone; reserved memory has more that depends on the GPUs"
 _MEGATRON = "the paper's table 2; no tensor-parallel blocks in this package"
+
+_HUB = "LitGPT's own blocks; heads that share keys and values have copies for all"
+
+
+def _hub_quantised(shape: Shape) -> Row:
+    return Row(
+        lambda: litgpt_hub_bytes(shape, 2, 512, quantized=True),
+        formula=True,
+        full=lambda: qlora(shape),
+        note="bitsandbytes kept the inputs of frozen layers, over two steps, up to its 0.43.2",
+    )
+
 
 ROWS = {
     1: Row(lambda: zero(0)),
@@ -176,7 +200,13 @@ ROWS = {
     57: Row(
         lambda: galore_bytes(LLAMA_7B, 16 * 256, 1024),
         formula=True,
-        note="GaLore's own state; no optimizer of this package",
+        note="GaLore's script: in 8 bits, its optimizer run layer by layer in the backward",
     ),
     58: Row(foreach),
+    59: Row(lambda: litgpt_hub_bytes(LLAMA_7B, 2, 512, quantized=False), note=_HUB),
+    60: Row(lambda: litgpt_hub_bytes(LLAMA_8B, 1, 512, quantized=False), note=_HUB),
+    61: Row(lambda: litgpt_hub_bytes(MISTRAL_7B, 2, 512, quantized=False), note=_HUB),
+    62: _hub_quantised(LLAMA_7B),
+    63: _hub_quantised(LLAMA_8B),
+    64: _hub_quantised(MISTRAL_7B),
 }

@@ -8,6 +8,7 @@ from scheduler.memory import Shape, load_shape
 
 LLAMA_7B = load_shape("llama-7b")
 LLAMA_8B = load_shape("llama-3-8b")
+MISTRAL_7B = load_shape("mistral-7b")
 LLAMA_13B = replace(
     LLAMA_7B, name="llama-13b", layers=40, width=5120, heads=40, kv_heads=40, mlp_width=13824
 )

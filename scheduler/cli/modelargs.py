@@ -44,7 +44,12 @@ OPTIONS = (
         "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int
     ),
     Option("precision", "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
-    Option("optimizer", "O", "adamw (default), sgd, lion, adafactor, muon, adam-8bit …"),
+    Option(
+        "optimizer",
+        "O",
+        "adamw (default), adam-8bit, paged-adam-8bit, lion, adafactor, muon, soap, shampoo, "
+        "galore,rank=128 …, or as transformers' --optim has it",
+    ),
     Option("zero", "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)", _stage),
     Option("gpus", "N", "data-parallel GPUs (default: 1)", int),
     Option("lora", "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),
@@ -83,7 +88,10 @@ MODEL_OPTIONS = ("state", *(option.flag for option in OPTIONS))
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add --model."""
-    what = "llama-3-8b, gpt2, …, or the path to a config.json"
+    what = (
+        "llama-3-8b, gpt2, …, the path to a config.json, or Qwen/Qwen3-8B as far as Hugging Face's "
+        "local cache has it"
+    )
     parser.add_argument("--model", metavar="NAME", help=what)
 
 

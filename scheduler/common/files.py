@@ -35,8 +35,12 @@ def decoded(data: bytes, source: str, what: str, error: type[SchedulerError]) ->
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
+        # What Python pickles begins so, and has no meaning as text.
+        pickled = data.startswith(b"\x80")
+        hint = " (of torch's memory snapshot `checkpoint-scheduler show` says what it has)"
         raise error(
             f"{source} is not UTF-8 text (byte {cause.start}); a {what} is text in UTF-8"
+            f"{hint if pickled else ''}"
         ) from cause
 
 

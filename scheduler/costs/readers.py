@@ -6,6 +6,7 @@ pandas and networkx objects, and models, are known by their methods: none is imp
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from scheduler.costs.computegraph import ComputeCosts
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.csvtext import check_columns, is_csv, read_csv
 from scheduler.costs.layer import LayerCost, as_layers
+from scheduler.costs.recorded.traces import is_trace
 
 Costs = CostGraph | ComputeCosts
 _Given = Mapping[str, Any]
@@ -27,6 +29,8 @@ _ACCEPTED = (
     "layer costs may be a CostGraph, a list of LayerCost or of mappings, a mapping of columns, "
     "rows with columns=, a pandas DataFrame, a networkx DiGraph, or the path of a cost file"
 )
+_MODEL = re.compile(r"[a-z][\w.-]*-[\w.-]+|[\w.-]+/[\w.-]+", re.IGNORECASE)
+"""A name as models have it, and files without an ending hardly: llama-3-8b, Qwen/Qwen3-8B."""
 _GRAPH_FIELDS = ("input_bytes", "time_unit")
 
 
@@ -106,6 +110,12 @@ def read_costs_text(text: str, source: str, given: _Given | None = None) -> Cost
             return CostGraph(as_layers(value), **given)
         except InvalidCosts as error:
             raise InvalidCosts(f"{source}: {error}") from error
+    if is_trace(value):
+        raise InvalidCosts(
+            f"{source} is a trace of torch.profiler, which does not say what layers save: "
+            "`checkpoint-scheduler show` prints its times by module, and "
+            "scheduler.pytorch.profile(model, inputs) measures costs"
+        )
     kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
     return kind.from_value(_with(given, value, kind), source)
 
@@ -142,11 +152,21 @@ def _read(obj: object, given: _Given) -> Costs:
 
 def _refuse_model(obj: object) -> None:
     """First of all: a model may have any attribute that tells another form."""
+    kind = obj if isinstance(obj, type) else type(obj)
     if hasattr(obj, "named_modules"):
-        kind = obj if isinstance(obj, type) else type(obj)
         raise InvalidCosts(
             f"got a model ({kind.__name__}) in the place of its costs, which "
             "scheduler.pytorch.profile(model, inputs) measures"
+        )
+    if hasattr(getattr(obj, "model", None), "named_modules"):
+        raise InvalidCosts(
+            f"got a {kind.__name__} in the place of costs, which "
+            "scheduler.pytorch.profile(….model, inputs) measures of its model"
+        )
+    if hasattr(obj, "model_type") and hasattr(obj, "to_dict"):
+        raise InvalidCosts(
+            f"got a config ({kind.__name__}) in the place of costs, which "
+            "scheduler.memory.costs_from_shape(config, batch, sequence) makes of it"
         )
 
 
@@ -204,6 +224,11 @@ def _from_path(path: str | os.PathLike[str], given: _Given) -> Costs:
         raise InvalidCosts(
             f"there is no cost file {path!r}; the example of that name is "
             f"CostGraph.example({path!r})"
+        )
+    if _MODEL.fullmatch(os.fspath(path)) and not os.path.exists(path):
+        raise InvalidCosts(
+            f"there is no cost file {path!r}; check the path, or give costs of the model of that "
+            f"name: scheduler.memory.costs_from_shape({path!r}, batch, sequence)"
         )
     return read_costs_text(read_text(path, "cost file", InvalidCosts), os.fspath(path), given)
 

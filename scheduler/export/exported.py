@@ -72,6 +72,12 @@ class Source:
         found: dict[int, tuple[str, Keeps]] = {}
         for layer, option in self.plan.schedule.options().items():
             name = self.plan.layers[layer]
+            if name in self.plan.tiles:
+                raise InvalidPlan(
+                    f"the plan runs {name!r} in {self.plan.tiles[name]} tiles, which a file for "
+                    f"{target} does not do; apply the plan with scheduler.pytorch.apply, or solve "
+                    "costs without tiles"
+                )
             if name not in self.plan.policies:
                 raise InvalidPlan(
                     f"the plan keeps {name!r} with option {option!r}, and does not say which "

@@ -207,7 +207,7 @@ def head_activations(
     Parameters
     ----------
     shape, batch, sequence, recipe, fields
-        As in `block_activations`. Adapters are the same here as frozen weights: they sit in blocks.
+        As in `block_activations`. Adapters are as frozen weights here where none is the head's.
     chunks
         See `loss_bytes`.
     """

@@ -27,7 +27,7 @@ from scheduler.memory.simulate.beside import (
 )
 from scheduler.memory.simulate.ends import embed
 from scheduler.memory.simulate.options import block_options
-from scheduler.memory.simulate.setting import Setting, linears, setting
+from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
 from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (
     ROOT_BYTES,
@@ -333,12 +333,14 @@ def _block_gradients(at: Setting) -> int:
         return (at.shape.block_parameters - wide) * at.stream + wide * 4
     if at.lora is None:
         return 0
-    sizes = (sum(linears(at.shape)[name]) for name in at.targets)
+    sizes = (sum(size) for name, size in linears(at.shape).items() if name in at.targets)
     return at.lora.rank * at.lora.size * sum(sizes)
 
 
 def _head_gradients(at: Setting) -> int:
     shape = at.shape
+    if at.lora is not None and HEAD in at.targets:
+        return at.lora.rank * at.lora.size * (shape.width + shape.vocabulary)
     table = shape.vocabulary * shape.width if shape.tied else 0
     own = shape.head_parameters - shape.idle_parameters
     return (own + table) * at.stream if at.trained else 0

@@ -17,10 +17,10 @@ from scheduler.memory.errors import (
     check_flag,
     check_probability,
 )
+from scheduler.memory.state.optimizers import check_optimizer
 from scheduler.memory.state.sizes import (
     BASES,
     DTYPES,
-    OPTIMIZERS,
     Sharding,
     check_precision,
     check_stage,
@@ -45,8 +45,8 @@ class Lora:
         Features between A and B.
     targets
         Which linear layers have one: q, k, v (qkv where they are one layer), o, gate, up (gate_up
-        where they are one), down, or "all" of those that the block has, as `linears` names them.
-        ``q_proj`` is read as q. Experts get none.
+        where they are one), down, or "all" of those that the block has, as `linears` names them;
+        and lm_head, the head. ``q_proj`` is read as q. Experts get none.
     dtype
         Of the adapters: "bf16", "fp16" or "fp32".
     dropout
@@ -114,8 +114,9 @@ class Recipe:
         bytes), "bf16" (no master; gradients and moments in bf16 too). What is computed in follows:
         `compute`.
     optimizer
-        "adam", "adamw", "sgd", "sgd-momentum", "lion", "muon", "adafactor", "adafactor-momentum"
-        or "adam-8bit".
+        A name of `scheduler.memory.state.optimizers.OPTIMIZERS`, or as transformers' ``optim`` has
+        it: "adamw", "adam-8bit", "paged_adamw_8bit", "lion", "adafactor", "muon", "soap". Those
+        that take a size take it so: "galore,rank=64".
     zero, gpus
         ZeRO's stage, 0 to 3, or "fsdp", which shards like stage 3; and all GPUs, else as few as the
         parallel degrees need.
@@ -158,7 +159,7 @@ class Recipe:
     """
 
     precision: str = _checked("bf16-mixed", check_precision)
-    optimizer: str = _one_of("adamw", choices=OPTIMIZERS)
+    optimizer: str = _checked("adamw", check_optimizer)
     zero: int | str = _checked(0, check_stage)
     gpus: int | None = _count(None)
     train: str = _one_of("full", choices=("full", "frozen", "lora"))

@@ -71,7 +71,7 @@ def test_fit_without_a_plan_is_status_3_and_says_all(capsys: Capture) -> None:
 def test_fit_with_every_option(capsys: Capture) -> None:
     arguments = (
         *("--model", "llama-7b", "--gpu", "a100-40", "--batch", "2", "--sequence", "1024"),
-        *("--precision", "bf16", "--optimizer", "adam-8bit", "--zero", "fsdp", "--gpus", "4"),
+        *("--precision", "bf16", "--optimizer", "adamw_8bit", "--zero", "fsdp", "--gpus", "4"),
         *("--lora", "r=16,targets=q+v,dtype=fp32,dropout=0.05", "--base", "nf4-double"),
         *("--attention", "eager", "--loss", "bf16", "--update", "foreach"),
         *("--gradient-dtype", "fp32", "--gradient-accumulation"),

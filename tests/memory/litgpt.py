@@ -20,7 +20,7 @@ from scheduler.memory.recipe import DEVICES
 from scheduler.memory.shape.shape import Shape
 from tests.memory.tape import Tape, Tensor
 
-__all__ = ["CHUNK", "litgpt_block", "litgpt_lora_bytes", "litgpt_loss_bytes"]
+__all__ = ["CHUNK", "adapter_parameters", "litgpt_block", "litgpt_lora_bytes", "litgpt_loss_bytes"]
 
 CHUNK = 128  # tokens of each sequence that head and loss take at a time: lm_head_chunk_size
 _BF16 = 2
@@ -53,6 +53,10 @@ def litgpt_block(
     - MLP, its linear layers frozen: gated, the outputs of gate, silu and up, 6·T·f; else gelu's
       input, 2·T·f.
 
+    Where heads share keys and values (dk features, and dq of queries) these are copied for all
+    heads, values too, so that nothing holds the qkv output: 6·T·dq for the three; an update has
+    dq + dk features.
+
     Llama: T(27d + 4r + 6f + 4H + 8) + 16d. With a parallel residual both layer norms read the same
     input, and in phi-1.5 they are one: T(21d + 4r + 2f + 4H + 8 a norm) + 16d.
 
@@ -69,7 +73,7 @@ def litgpt_block(
     Parameters
     ----------
     shape
-        The model's. Heads must not share keys and values.
+        The model's.
     batch, sequence
         B and S.
     rank
@@ -87,8 +91,8 @@ def litgpt_block(
     InvalidRecipe
         A size is not a positive whole number, or a name is unknown.
     InvalidShape
-        Heads share keys and values, the head's width does not follow from the model's, or one norm
-        is to serve two sublayers in a row.
+        The head's width does not follow from the model's, or one norm is to serve two sublayers in
+        a row.
     """
     tokens = check_count("batch", batch, InvalidRecipe)
     tokens *= check_count("sequence", sequence, InvalidRecipe)
@@ -98,17 +102,18 @@ def litgpt_block(
     _check(shape, check_flag("shared_norm", shared_norm, InvalidRecipe))
     tape, d = Tape(), tokens * shape.width
     given = Tensor("input", d, _BF16)
+    updated, values = shape.query_width + shape.kv_width, 3 if shape.kv_heads == shape.heads else 1
     if not first:
         _norm(tape, shape, given, "attention norm", cuda)
         tape.keep(Tensor("dropout mask", d, 1 if cuda else _BF16))
     tape.keep(
         Tensor("dropped input", d, _BF16),
         Tensor("after A", tokens * 2 * rank, _BF16),
-        Tensor("update of queries and values", 2 * d, _BF16),
-        Tensor("where updates go", 2 * shape.width, 8),
+        Tensor("update of queries and values", tokens * updated, _BF16),
+        Tensor("where updates go", updated, 8),
         Tensor("turned queries", d, _BF16),
         Tensor("turned keys", d, _BF16),
-        Tensor("queries, keys and values", 3 * d, _BF16),
+        Tensor("values, in a view of queries, keys and values", values * d, _BF16),
         Tensor("attention output", d, _BF16),
         Tensor("log of sums of exponentials", tokens * shape.heads, 4),
     )
@@ -128,10 +133,10 @@ def litgpt_lora_bytes(
 ) -> int:
     """Most bytes of ``finetune/lora.py`` on one GPU: its first step, whose batch is the longest.
 
-    - Weights in bf16, 2P, and adapters 2·P_a, P_a = L·r(2·d + 2·d): A from d to 2r features, B from
-      r to d, twice (4,194,304 for Llama 2 7B, as the tables say). Gradients and moments do not
-      exist yet: the script takes its longest sequence first, and steps the optimizer only after it
-      has accumulated.
+    - Weights in bf16, 2P, and adapters 2·P_a, P_a = L·r(2·d + dq + dk): A from d to 2r features, B
+      from r to dq and to dk (4,194,304 for Llama 2 7B, as the tables say). Gradients and moments do
+      not exist yet: the script takes its longest sequence first, and steps the optimizer only after
+      it has accumulated.
     - Blocks, see `litgpt_block`; the last norm's input.
     - Logits and loss, see `litgpt_loss_bytes`.
 
@@ -151,8 +156,13 @@ def litgpt_lora_bytes(
     kept += tape.finish(given, given.named("output")).total_bytes
     loss = litgpt_loss_bytes(shape.vocabulary, batch, sequence)
     parameters = shape.parameters - shared_norm * shape.layers * shape.norm_parameters
-    adapters = shape.layers * 4 * rank * shape.width
+    adapters = shape.layers * adapter_parameters(shape, rank)
     return _BF16 * (parameters + adapters) + kept + loss
+
+
+def adapter_parameters(shape: Shape, rank: int) -> int:
+    """Of the adapters of one block."""
+    return rank * (2 * shape.width + shape.query_width + shape.kv_width)
 
 
 def litgpt_loss_bytes(vocabulary: int, batch: int, sequence: int, chunk: int = CHUNK) -> int:
@@ -189,11 +199,6 @@ def _norm(tape: Tape, shape: Shape, x: Tensor, name: str, cuda: bool) -> None:
 
 
 def _check(shape: Shape, shared_norm: bool) -> None:
-    if shape.kv_heads != shape.heads:
-        raise InvalidShape(
-            f"LitGPT's adapters are counted for heads with keys and values of their own; "
-            f"{shape.name} has {shape.kv_heads} for {shape.heads} heads"
-        )
     if shape.query_width != shape.width:
         raise InvalidShape(
             f"LitGPT's heads are as wide as the model together, {shape.width}; those of "

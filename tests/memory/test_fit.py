@@ -28,7 +28,8 @@ from scheduler.memory.fitting.sqrt import (
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import GPUS, load_gpu
 from scheduler.memory.shape.load import shape_names
-from scheduler.memory.state.sizes import OPTIMIZERS, PRECISIONS
+from scheduler.memory.state.optimizers import OPTIMIZERS
+from scheduler.memory.state.sizes import PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
 from tests.memory.memory_cases import TINY_LLAMA, keep_all_peak
 
@@ -52,7 +53,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "zero-2": {"zero": 2, "gpus": 8},
     "zero-3": {"zero": 3, "gpus": 8},
     "lora": {"train": "lora", "lora": Lora(8)},
-    "lora-fp32": {"train": "lora", "lora": Lora(8, ("q", "v"), "fp32", 0.1)},
+    "lora-fp32": {"train": "lora", "lora": Lora(8, ("q", "v", "lm_head"), "fp32", 0.1)},
     "frozen": {"train": "frozen"},
     "frozen-nf4": {"train": "frozen", "base": "nf4", "update": "foreach"},
     "qlora": {"train": "lora", "lora": Lora(8), "base": "nf4"},
@@ -648,8 +649,9 @@ def test_adapters_are_named() -> None:
     found = fit("mixtral-8x7b", train="lora", lora=lora, search=False)
     assert "LoRA r=16 on q, k, v, o (none on experts) in bf16" in " ".join(str(found).split())
     assert len(str(found).splitlines()) <= 24
-    found = fit("llama-3-8b", train="lora", lora=Lora(16, ("down", "q_proj")), search=False)
-    assert "LoRA r=16 on q, down in bf16" in str(found)
+    lora = Lora(16, ("lm_head", "down", "q_proj"))
+    found = fit("llama-3-8b", train="lora", lora=lora, search=False)
+    assert "LoRA r=16 on q, down, lm_head in bf16" in str(found)
 
 
 @pytest.mark.parametrize("share", [-0.5, 0.5, 1])

@@ -97,7 +97,7 @@ class Adapted(torch.nn.Module):  # type: ignore[misc]
 def adapt(block: Any, shape: Shape, lora: Lora) -> None:
     """Freeze a block and put adapters beside the linear layers that are targets."""
     block.requires_grad_(False)
-    for name in lora_targets(shape, lora):
+    for name in lora_targets(shape, lora) - {"lm_head"}:
         attribute = name if name == KV_DOWN else f"{name}_proj"
         attention = hasattr(block.self_attn, attribute)
         part = block.self_attn if attention else block.mlp

@@ -145,10 +145,12 @@ def test_another_number_of_the_same_operations_is_one_sentence() -> None:
 def test_a_model_in_peft_s() -> None:
     """Its blocks have other names; what passes gradients into it stays with its own."""
     model, config, batch = model_with("llama")
-    settings = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    settings = LoraConfig(
+        r=4, target_modules=["q_proj", "down_proj", "lm_head"], task_type="CAUSAL_LM"
+    )
     model = get_peft_model(model, settings)
     model.enable_input_require_grads()
-    how: dict[str, Any] = {"lora": Lora(4, ("q", "down"), "fp32"), "train": "lora"}
+    how: dict[str, Any] = {"lora": Lora(4, ("q", "down", "lm_head"), "fp32"), "train": "lora"}
     costs = costs_from_shape(
         config, BATCH, SEQUENCE, precision="fp32", device="cpu", options=True, **how
     )

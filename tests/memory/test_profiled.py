@@ -21,7 +21,7 @@ from scheduler.pytorch import profile
 from tests.memory import test_measured
 from tests.memory.models import batch_of, kind_of
 from tests.memory.test_costs import GPT2_SIZES, PEAKS, PLAIN, SCALAR, Door, peak_errors
-from tests.memory.test_measured import adapt, sizes_of
+from tests.memory.test_measured import Adapted, adapt, sizes_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 transformers: Any = import_module("transformers")
@@ -294,9 +294,9 @@ def test_two_stacks(name: str) -> None:
     [
         Lora(4),
         Lora(8, ("q", "v"), "fp32"),
-        Lora(4, "all", "fp32", 0.1),
+        Lora(4, ("q", "k", "v", "o", "gate", "up", "down", "lm_head"), "fp32", 0.1),
     ],
-    ids=["all", "qv-fp32", "dropout-fp32"],
+    ids=["all", "qv-fp32", "head-dropout-fp32"],
 )
 def test_adapters(lora: Lora, attention: str) -> None:
     config = config_of("llama", {})
@@ -307,6 +307,8 @@ def test_adapters(lora: Lora, attention: str) -> None:
     with torch.device("meta"):
         for block in model.base_model.layers:
             adapt(block, shape, lora)
+        if "lm_head" in lora.targets:
+            model.lm_head = Adapted(model.lm_head, lora)
     ours = costs_from_shape(
         shape, 2, SEQUENCE, train="lora", lora=lora, attention=attention, device="cpu"
     )

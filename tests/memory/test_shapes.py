@@ -345,7 +345,7 @@ TINY = {
     [
         ("lama-7b", "there is no shape 'lama-7b'; did you mean 'llama-7b'? (the shapes are bert"),
         ("nowhere/config.json", "there is no config 'nowhere/config.json'; check the path"),
-        (7, "a shape is loaded from a name, a path or a config dictionary, got 7"),
+        (7, "a shape is loaded from a name, a path or a config, got 7"),
         ({"vocab_size": 3}, "the config has no 'model_type'; choose one of llama, mistral, qwen2"),
         (TINY | {"model_type": "qwen4"}, "got 'qwen4'; did you mean 'qwen"),
         (TINY | {"model_type": "bart"}, "model_type of the config must be one of 'llama', "),

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, read, read_costs, refuse_two_inputs
 from scheduler.cli.modelargs import add_model_options
-from scheduler.common.errors import InvalidPlan
+from scheduler.common.errors import InvalidCosts, InvalidPlan
 
 if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
+    from scheduler.costs.recorded.snapshots import Snapshot
+    from scheduler.costs.recorded.traces import Trace
     from scheduler.plans.plan import Plan
 
-HELP = "a cost file as a table, or a plan file"
+HELP = "a cost file as a table, a plan file, or what torch recorded of a run"
 USAGE = "COSTS"
 
 
@@ -33,6 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the table, the plan, or its rows."""
+    from scheduler.costs.recorded.snapshots import Snapshot
+    from scheduler.costs.recorded.traces import Trace
     from scheduler.plans.plan import Plan
     from scheduler.report.tables import print_width
 
@@ -42,6 +46,10 @@ def run(arguments: Namespace) -> int:
     shown = _named(arguments)
     if isinstance(shown, Plan):
         _show_plan(shown, arguments)
+    elif isinstance(shown, Trace | Snapshot):
+        if arguments.json or arguments.csv or arguments.plan_costs is not None:
+            raise InvalidCosts(f"{arguments.costs} is what torch recorded, shown as text alone")
+        print(shown.text(print_width()))
     elif arguments.plan_costs is not None:
         raise InvalidPlan("--costs replays a plan, but what is shown is a cost file")
     elif arguments.csv:
@@ -61,9 +69,10 @@ def _list_examples() -> int:
     return 0
 
 
-def _named(arguments: Namespace) -> Plan | Costs:
+def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
+    from scheduler.costs.recorded.read import read_recorded
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.plan import Plan
@@ -75,6 +84,9 @@ def _named(arguments: Namespace) -> Plan | Costs:
         asked.say(arguments)
         return asked.costs
     options.refuse_model_options(arguments)
+    recorded = read_recorded(arguments.costs)
+    if recorded is not None:
+        return recorded
     text, source = read(arguments.costs, "cost or plan file")
     if not is_csv(text, source) and KIND.is_said_by(parse_plan(text, source)):
         options.refuse_around(arguments, "this is a plan")

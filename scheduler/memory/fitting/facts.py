@@ -198,7 +198,7 @@ class FitFacts:
     def notes(self) -> tuple[str, ...]:
         """What to know beside the figures, in sentences without their full stop."""
         most, name = self.trained_positions, self.shape.name
-        found = [self.bucket_note] if self.bucket_note else []
+        found = list(self.not_counted)
         if most is None:
             return tuple(found)
         if self.sequence > most:
@@ -220,16 +220,21 @@ class FitFacts:
         return tuple(found)
 
     @property
-    def bucket_note(self) -> str:
-        """What DistributedDataParallel may hold besides, which is not counted; mostly nothing."""
+    def not_counted(self) -> tuple[str, ...]:
+        """What may be held besides, in sentences without their full stop; mostly nothing."""
+        found, recipe = [], self.training.recipe
         # Over GPUs with a stage of ZeRO what is gathered and reduced is counted layer by layer.
-        sharding = self.training.recipe.sharding
-        if sharding.gpus == 1 or sharding.stage or not self.state.gradients_bytes:
-            return ""
-        return (
-            "not counted: DistributedDataParallel's buckets, a second copy of the gradients unless "
-            "it is made with gradient_as_bucket_view=True"
-        )
+        if recipe.sharding.gpus > 1 and not recipe.sharding.stage and self.state.gradients_bytes:
+            found.append(
+                "not counted: DistributedDataParallel's buckets, a second copy of the gradients "
+                "unless it is made with gradient_as_bucket_view=True"
+            )
+        if recipe.optimizer.startswith("paged") and self.state.gradients_bytes:
+            found.append(
+                "not counted: the optimizer's moments in pages, which the driver keeps on the host "
+                "where the GPU has no room for them"
+            )
+        return tuple(found)
 
     def conclusion(self) -> str:
         """Fits or not, in a sentence without its full stop."""

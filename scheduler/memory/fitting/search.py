@@ -14,6 +14,7 @@ from scheduler.memory.errors import InvalidRecipe, InvalidShape
 from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.shape.load import load_shape
+from scheduler.memory.shape.locate import as_record, config_path
 from scheduler.memory.shape.shape import Shape
 
 MOST_SEQUENCES, MOST_TOKENS = 2**20, 2**24
@@ -77,6 +78,7 @@ def trained_positions(
         return None
     if shape.positions:
         return shape.longest
+    source = as_record(source)
     if isinstance(source, Mapping):
         return _positive(source.get(_FIELD))
     known = _SHIPPED.get(shape.name)
@@ -84,9 +86,8 @@ def trained_positions(
         return known
     if isinstance(source, Shape):
         return None
-    path = os.fspath(source)
-    path = os.path.join(path, "config.json") if os.path.isdir(path) else path
     try:
+        path = config_path(source)
         config = parse_json(read_text(path, "config", InvalidShape), path, InvalidShape)
     except SchedulerError:
         # A pipe, which gives its text once.

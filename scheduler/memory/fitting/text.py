@@ -12,7 +12,7 @@ from scheduler.memory.fitting.remedies import Remedy
 from scheduler.memory.fitting.search import MOST_SEQUENCES, MOST_TOKENS
 from scheduler.memory.recipe import Lora
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.setting import linears, lora_targets
+from scheduler.memory.simulate.setting import HEAD, linears, lora_targets
 from scheduler.report.tables import aligned, format_percent
 
 _WIDTH = 100
@@ -44,7 +44,7 @@ def fit_lines(fit: FitFacts, remedies: Sequence[Remedy], spell: Spelling) -> lis
             "margin",
             f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
         ),
-        *(_row("note", fit.bucket_note) if fit.bucket_note else []),
+        *(line for note in fit.not_counted for line in _row("note", note)),
         *_row("left", _left(fit)),
         "",
         *_moments(fit),
@@ -85,7 +85,7 @@ def _adapters(shape: Shape, lora: Lora) -> str:
     # "all" is not all where there are experts, so the layers are named.
     chosen = lora_targets(shape, lora)
     names = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
-    targets = ", ".join(name for name in names if name in chosen)
+    targets = ", ".join(name for name in (*names, HEAD) if name in chosen)
     experts = " (none on experts)" if shape.routed_parameters else ""
     dropout = f" dropout {lora.dropout}" if lora.dropout else ""
     return f"LoRA r={lora.rank} on {targets}{experts} in {lora.dtype}{dropout}"

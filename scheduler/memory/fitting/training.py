@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeAlias
@@ -12,10 +12,17 @@ from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.costs import costs_from_shape
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
 from scheduler.memory.fitting.peaks import with_gradient, with_working
+from scheduler.memory.fitting.trained import (
+    adapter_tensors,
+    elements,
+    matrices,
+    trained_tensors,
+)
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.setting import linears, lora_targets
+from scheduler.memory.simulate.setting import linears
+from scheduler.memory.state.optimizers import Dims, optimizer_of
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
 from scheduler.memory.state.state import State, training_state
 
@@ -153,53 +160,33 @@ class Training:
                 f"the {shape.parameters:,} of {shape.name}; choose a smaller rank",
                 argument="lora",
             )
-        muon = recipe.train == "full" and recipe.optimizer == "muon"
+        tensors, left = self._adapter_tensors(), 0
+        if recipe.train == "full":
+            tensors, left = trained_tensors(shape, optimizer_of(recipe.optimizer))
         return training_state(
             shape.parameters,
             recipe=recipe,
             lora_parameters=adapters,
             quantized_parameters=(
-                self._matrices() - shape.fp32_parameters if recipe.base in BLOCKS else None
+                elements(matrices(shape)) - shape.fp32_parameters if recipe.base in BLOCKS else None
             ),
-            adamw_parameters=shape.parameters - self._matrices() if muon else 0,
-            factored_statistics=self._statistics(),
+            adamw_parameters=left,
+            tensors=tensors,
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
             expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
             fp32_parameters=shape.fp32_parameters,
         )
 
-    def _adapter_parameters(self, kind: Shape | None = None) -> int:
-        """Of all blocks, or of one of this kind: rank · (inputs + outputs) for each adapter."""
+    def _adapter_tensors(self) -> Counter[Dims]:
+        inside, found = adapter_tensors(self.shape, self.recipe.lora)
+        for kind, number in self.shape.kinds.items():
+            for dims, count in inside[kind].items():
+                found[dims] += number * count
+        return found
 
-        def each(rank: int, a: int, b: int) -> int:
-            return rank * (a + b)
-
-        of_block = self._of_adapters(each)
-        return self.shape.over_blocks(of_block) if kind is None else of_block(kind)
-
-    def _of_adapters(self, count: Callable[[int, int, int], int]) -> Callable[[Shape], int]:
-        """The sum of `count` of rank, inputs and outputs over the adapters of a kind of block."""
-        lora = self.recipe.lora
-        targets = frozenset() if lora is None else lora_targets(self.shape, lora)
-        rank = 0 if lora is None else lora.rank
-
-        def of_block(kind: Shape) -> int:
-            sizes = linears(kind)
-            return sum(count(rank, *sizes[name]) for name in targets & sizes.keys())
-
-        return of_block
-
-    def _statistics(self) -> int | None:
-        """Adafactor's rows and columns."""
-        if not self.recipe.optimizer.startswith("adafactor"):
-            return None
-        if self.recipe.train == "full":
-            return self.shape.factored_statistics
-        return self.shape.over_blocks(self._of_adapters(lambda rank, a, b: a + b + 2 * rank))
-
-    def _matrices(self) -> int:
-        """Weights of the blocks' linear layers and experts, all of which Muon takes."""
-        return self.shape.over_blocks(_block_matrices)
+    def _adapter_parameters(self) -> int:
+        """Rank · (inputs + outputs) for each linear layer that has an adapter."""
+        return elements(self._adapter_tensors())
 
     def _weights_of_layers(self) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
@@ -210,17 +197,10 @@ class Training:
             head += shape.vocabulary * shape.width  # the head needs the shared weight too
         small = 2 if base in BLOCKS else stored
         ends = [ceil(small * part) for part in (shape.embedding_parameters, head)]
+        inside, of_head = adapter_tensors(shape, self.recipe.lora)
         of_kind = {
-            kind: ceil(stored * kind.block_parameters)
-            + self._trained_size * self._adapter_parameters(kind)
+            kind: ceil(stored * kind.block_parameters) + self._trained_size * elements(inside[kind])
             for kind in shape.kinds
         }
-        return [ends[0], *(of_kind[kind] for kind in shape.blocks), ends[1]]
-
-
-def _block_matrices(shape: Shape) -> int:
-    dense = sum(a * b for a, b in linears(shape).values())
-    inner = 3 if shape.gated else 2
-    experts = shape.experts * (inner * shape.width * shape.mlp_width + shape.width)
-    shared = inner * shape.width * shape.shared_expert_width
-    return dense + experts + shared
+        last = ends[1] + self._trained_size * elements(of_head)
+        return [ends[0], *(of_kind[kind] for kind in shape.blocks), last]

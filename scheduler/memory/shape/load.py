@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 from scheduler.common.files import read_text
 from scheduler.common.jsontext import parse_json
 from scheduler.common.text import did_you_mean, shown
 from scheduler.memory.errors import InvalidShape
 from scheduler.memory.shape.families.table import shape_fields
+from scheduler.memory.shape.locate import as_record, config_path
 from scheduler.memory.shape.shape import Shape
 
 
@@ -20,15 +22,17 @@ def shape_names() -> list[str]:
     return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
 
 
-def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) -> Shape:
+def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str] | Any) -> Shape:
     """The shape of a model.
 
     Parameters
     ----------
     source
         A name that `shape_names` lists; a path to the ``config.json`` of a transformers model, or
-        to its directory; the dictionary in such a file; or a shape, returned as it is. Fields of a
-        config that no size depends on are ignored: real files carry dozens of them.
+        to its directory; a model's name on the Hub, such as ``"Qwen/Qwen3-8B"``, of which
+        transformers has cached the config (nothing is downloaded); a config of transformers, or the
+        dictionary in such a file; or a shape, returned as it is. Fields of a config that no size
+        depends on are ignored: real files carry dozens of them.
 
     Raises
     ------
@@ -38,11 +42,17 @@ def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) ->
     """
     if isinstance(source, Shape):
         return source
+    if hasattr(source, "named_modules"):
+        raise InvalidShape(
+            f"got a model ({type(source).__name__}) in the place of its shape: give model.config "
+            "where it is of transformers; scheduler.pytorch.profile(model, inputs) measures any"
+        )
+    source = as_record(source)
     if isinstance(source, Mapping):
         return Shape(**shape_fields(source, _called(source, "config"), "the config"))
     if not isinstance(source, str | os.PathLike):
         raise InvalidShape(
-            f"a shape is loaded from a name, a path or a config dictionary, got {shown(source)}"
+            f"a shape is loaded from a name, a path or a config, got {shown(source)}"
         )
     name = os.fspath(source)
     names = shape_names()
@@ -51,17 +61,26 @@ def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str]) ->
         config = parse_json(file.read_text(encoding="utf-8"), f"shape {name!r}", InvalidShape)
         return Shape(**shape_fields(config, name.lower(), f"shape {name!r}"))
     is_path = not isinstance(source, str) or name.endswith(".json") or os.path.exists(name)
-    if not is_path and os.sep not in name:
+    path = config_path(source)
+    if not is_path and path == name and os.sep not in name:
         near = did_you_mean(name, names)
         raise InvalidShape(
             f"there is no shape {shown(name)}{near} (the shapes are {', '.join(names)}; a path to "
             "a model's config.json does as well)"
         )
-    path = os.path.join(name, "config.json") if os.path.isdir(name) else name
     config = parse_json(read_text(path, "config", InvalidShape), shown(path, 200), InvalidShape)
-    stem = os.path.splitext(os.path.basename(path))[0]
-    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
-    return Shape(**shape_fields(config, folder if stem == "config" else stem, shown(path, 200)))
+    return Shape(**shape_fields(config, _named(name), shown(path, 200)))
+
+
+def _named(source: str) -> str:
+    """What a model is called by where its config is from: its name, its file or its folder."""
+    if not os.path.exists(source):
+        return source
+    path = os.path.abspath(source)
+    stem, ending = os.path.splitext(os.path.basename(path))
+    if ending != ".json":
+        return os.path.basename(path)
+    return os.path.basename(os.path.dirname(path)) if stem == "config" else stem
 
 
 def _called(config: Mapping[str, object], otherwise: str) -> str:

@@ -30,6 +30,13 @@ def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
         ("q", "k", "v", "qkv"), at.shape.qkv_bias
     )
     result = dense(paper, at, x, inputs, outputs, of_attention.get(name, at.shape.mlp_bias))
+    return adapted(paper, at, result, x, name, inputs, outputs)
+
+
+def adapted(
+    paper: Paper, at: Setting, result: Value, x: Value, name: str, inputs: int, outputs: int
+) -> Value:
+    """Add to what a linear layer of this name made of x what its adapter makes, if it has one."""
     if name not in at.targets:
         return result
     assert at.lora is not None

@@ -17,6 +17,9 @@ KV_DOWN = "kv_a_proj_with_mqa"
 _FUSED_GATE = ("glm", "glm4", "phi3")
 _HF = Argument("loss", "hf")
 
+HEAD = "lm_head"
+"""The head, as a target of LoRA: PEFT's "all-linear" leaves it out, and "all" does here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -31,7 +34,7 @@ class Setting:
     trained
         The model's own weights get gradients.
     targets
-        Linear layers with an adapter; empty without LoRA.
+        Linear layers with an adapter, the head among them; empty without LoRA.
     last
         Of a block in a stack: it is the last one, so that its backward is the first to give what
         all are handed a gradient.
@@ -96,8 +99,8 @@ def setting(
 ) -> Setting:
     """What follows for the activations of a shape; arguments and errors are `block_activations`'s.
 
-    Not `inside` a block but at the model's ends there are no attention, no experts and no adapters,
-    so that all recipes have a formula.
+    Not `inside` a block but at the model's ends there are no attention and no experts, so that all
+    recipes have a formula.
     """
     if shape.buckets:
         _check_stacks(recipe)
@@ -118,7 +121,7 @@ def setting(
         eager=recipe.attention == "eager",
         trained=recipe.train == "full",
         lora=lora,
-        targets=lora_targets(shape, lora) if inside and lora is not None else frozenset(),
+        targets=frozenset() if lora is None else lora_targets(shape, lora),
         padding_mask=recipe.padding_mask,
         cuda=recipe.device == "cuda",
         # Llama 4 has one way to run them, which is followed.
@@ -228,17 +231,18 @@ def _latent(shape: Shape) -> dict[str, tuple[int, int]]:
 
 
 def lora_targets(shape: Shape, lora: Lora) -> frozenset[str]:
-    """Linear layers that get an adapter in any block, as `linears` names them; checked."""
+    """Linear layers that get an adapter: any block's, as `linears` names them, and the head."""
     found = dict.fromkeys(name for kind in shape.kinds for name in linears(kind))
     # Adapters on these would sit in shared experts too, which is not followed.
     shared = any(kind.shared_expert_width for kind in shape.kinds)
-    known = tuple(name for name in found if not (shared and name in ("gate", "up", "down")))
+    inside = tuple(name for name in found if not (shared and name in ("gate", "up", "down")))
+    known = (*inside, HEAD) if shape.head == "causal" else inside
     error = partial(InvalidRecipe, argument="lora")
     named: Iterable[str] = (lora.targets,) if isinstance(lora.targets, str) else lora.targets
     chosen: set[str] = set()
     for name in named:
         if name == "all":
-            chosen |= set(known)
+            chosen |= set(inside)
             continue
         short = name.removesuffix("_proj") if isinstance(name, str) else name
         what = f"a LoRA target of {shape.name}"

@@ -15,9 +15,9 @@ from scheduler.memory.simulate.attending.attend import attend, mix
 from scheduler.memory.simulate.ends import classes, cross_entropy, masked
 from scheduler.memory.simulate.experts.mixtures import mixture
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
-from scheduler.memory.simulate.modules import activate, mlp, norm, project
+from scheduler.memory.simulate.modules import activate, adapted, mlp, norm, project
 from scheduler.memory.simulate.selective import Selective
-from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.setting import HEAD, Setting
 from scheduler.memory.simulate.t5 import t5_block, t5_head
 from scheduler.memory.simulate.tensors import Paper, Storage, Value
 
@@ -252,9 +252,9 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
         x = cast(paper, x, size)
         n = at.shape.width * at.shape.vocabulary
         weight = cast(paper, paper.leaf(n, 4, trained=at.trained), size)
-    logits = linear(
-        paper, x, at.shape.width, at.shape.vocabulary, trained=at.trained, weight=weight
-    )
+    d, many = at.shape.width, at.shape.vocabulary
+    logits = linear(paper, x, d, many, trained=at.trained, weight=weight)
+    logits = adapted(paper, at, logits, x, HEAD, d, many)
     if loss == "chunked":
         return logits
     if at.shape.family == "gemma2":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from scheduler.common.text import format_both
 from scheduler.memory.errors import Argument, InvalidRecipe, check_count
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
+from scheduler.memory.state.optimizers import Dims, Optimizer, optimizer_of
 from scheduler.memory.state.sizes import (
     BASES,
     BLOCKS,
@@ -18,9 +20,6 @@ from scheduler.memory.state.sizes import (
     Sharding,
     Sizes,
     adapter_sizes,
-    check_fallback,
-    moment_sizes,
-    statistics_count,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def training_state(
     lora_dtype: str | None = None,
     quantized_parameters: int | float | None = None,
     adamw_parameters: int | float = 0,
-    factored_statistics: int | float | None = None,
+    tensors: Mapping[Dims, int] | None = None,
     expert_parameters: int | float = 0,
     fp32_parameters: int | float = 0,
     **fields: Unpack[RecipeFields],
@@ -104,10 +103,8 @@ def training_state(
     (arXiv:1910.02054), section 3.1. Gradients summed in fp32 make it 18, as in Megatron-LM. Casts
     that autocast caches live within a step and are counted with its activations.
 
-    Moments: SGD none; with momentum, Lion (arXiv:2302.06675) and Muon one; Adam two. Adafactor
-    (arXiv:1804.04235) has for a matrix of r × c the fp32 sums of r rows and c columns, and with β1
-    ("adafactor-momentum") one full moment more. Adam in 8 bits (arXiv:2110.02861; blocks of 256 as
-    in bitsandbytes) has two bytes and 2·4/256 of scales, 2.031.
+    Other optimizers have other moments, some of them by the shapes of matrices: see
+    `scheduler.memory.state.optimizers.OPTIMIZERS`.
 
     ZeRO over N GPUs divides what its stage covers: P(2/[3: N] + 2/[2, 3: N] + 12/[1 to 3: N]).
     Tensor and pipeline parallelism over t and p GPUs leave P/(t·p) parameters on each, and
@@ -135,11 +132,13 @@ def training_state(
         How many of the frozen ones are in NF4; the others (embedding, norms, mostly the head) stay
         in bf16. Else all.
     adamw_parameters
-        How many trained ones keep AdamW's two full moments beside Muon (embedding, head and
-        vectors) or 8-bit Adam (fp32, tensors of fewer than 4096 elements).
-    factored_statistics
-        Adafactor's rows and columns: `Shape.factored_statistics`. Else those of matrices of
-        4096 × 4096, P/2048, 0.002 bytes a parameter; needed where adapters train.
+        How many trained ones are left to AdamW beside an optimizer that does not take them:
+        embedding, head and vectors with Muon, GaLore and APOLLO; with 8 bits, in fp32, embeddings
+        and tensors of fewer than 4096 elements.
+    tensors
+        The other trained ones: dimensions, and how many tensors have them, as in
+        ``{(4096, 4096): 128, (4096,): 65}``. Else they are in matrices of 4096 × 4096; needed where
+        adapters train by an optimizer for which shapes count.
     expert_parameters
         How many of P are in experts: `Shape.routed_parameters`; needed with `expert_parallel`.
     fp32_parameters
@@ -153,7 +152,8 @@ def training_state(
     """
     total = check_count(Argument("parameters"), parameters, InvalidRecipe)
     recipe = recipe_of(recipe, fields)
-    optimizer, sharding, own = recipe.optimizer, recipe.sharding, PRECISIONS[recipe.precision]
+    sharding, own = recipe.sharding, PRECISIONS[recipe.precision]
+    optimizer = optimizer_of(recipe.optimizer)
     experts = _part("expert_parameters", expert_parameters, total, "parameters")
     if sharding.expert > 1 and not experts:
         raise InvalidRecipe(
@@ -184,7 +184,13 @@ def training_state(
     held_lora = sharding.share(adapters, 0, sharding.stage >= 2)
     gradients = (forced or own.gradient) * held + (forced or lora.gradient) * held_lora
     fallback = _part("adamw_parameters", adamw_parameters, trained + adapters, "trained ones")
-    check_fallback(optimizer, fallback)
+    if fallback and not optimizer.plain:
+        raise InvalidRecipe(
+            Argument("adamw_parameters", fallback),
+            f" are what an optimizer such as 'muon' leaves to AdamW; {recipe.optimizer!r} leaves "
+            "nothing",
+        )
+    shapes = _shapes(tensors, trained + adapters - fallback, recipe.optimizer, bool(adapters))
     wide = _part("fp32_parameters", fp32_parameters, total, "parameters")
     weights += (4 - own.weight) * sharding.share(wide, 0, sharding.stage >= 3)
     wide = min(wide, trained - trained_experts)
@@ -192,17 +198,21 @@ def training_state(
         gradients += (4 - own.gradient) * sharding.share(wide, 0, sharding.stage >= 2)
     groups = [(own, trained - wide, trained_experts), (PRECISIONS["fp32"], wide, 0)]
     groups.append((lora, adapters, 0))
-    statistics = statistics_count(optimizer, factored_statistics, trained, adapters)
     sharded = sharding.stage >= 1
     master = own.master * sharding.share(trained, trained_experts, sharded)
     master += lora.master * sharding.share(adapters, 0, sharded)
     # What changes the sum, the recipe names.
-    said = (optimizer, recipe.precision, f"{summed} gradients" if summed else "", str(sharding))
+    said = (
+        recipe.optimizer,
+        recipe.precision,
+        f"{summed} gradients" if summed else "",
+        str(sharding),
+    )
     return State(
         weights_bytes=weights,
         gradients_bytes=gradients,
         master_bytes=master,
-        moments_bytes=_moments(optimizer, groups, fallback, statistics, sharding),
+        moments_bytes=_moments(optimizer, shapes, groups, fallback, sharding),
         adapters_bytes=lora.weight * sharding.share(adapters, 0, sharding.stage >= 3),
         recipe=", ".join(filter(None, said)),
     )
@@ -248,22 +258,51 @@ def _weights(
     )
 
 
+def _shapes(
+    tensors: Mapping[Dims, int] | None, count: int, optimizer: str, adapters: bool
+) -> Mapping[Dims, int]:
+    """The tensors that an optimizer takes, `count` parameters; else matrices in their place."""
+    argument = Argument("tensors")
+    if tensors is None:
+        many: dict[Dims, int] = {(64, 4096): 64}
+        one: dict[Dims, int] = {(4096, 4096): 1}
+        known, sizes = optimizer_of(optimizer), PRECISIONS["bf16-mixed"]
+        if adapters and known.rate(many, sizes) != known.rate(one, sizes):
+            raise InvalidRecipe(
+                f"{optimizer!r} on adapters needs ", argument, ", the shapes of their matrices"
+            )
+        return one
+    if not isinstance(tensors, Mapping) or not all(isinstance(dims, tuple) for dims in tensors):
+        raise InvalidRecipe(
+            argument, " must say how many tensors have which dimensions: {(4096, 4096): 128, ...}"
+        )
+    for dims, number in tensors.items():
+        for size in (*dims, number):
+            check_count(f"every number in {argument}", size, InvalidRecipe)
+    total = sum(prod(dims) * number for dims, number in tensors.items())
+    if total != count:
+        raise InvalidRecipe(
+            argument, f" have {total:,} elements together, but the optimizer takes {count:,}"
+        )
+    return tensors
+
+
 def _moments(
-    optimizer: str,
+    optimizer: Optimizer,
+    tensors: Mapping[Dims, int],
     groups: list[tuple[Sizes, int, int]],
     fallback: int,
-    statistics: int,
     sharding: Sharding,
 ) -> int:
-    """Of groups of trained parameters (sizes, how many, in experts); `fallback` in full pairs."""
+    """Of groups of trained parameters (sizes, how many, in experts); `fallback` left to AdamW."""
     sharded = sharding.stage >= 1
-    moments = Fraction(4 * sharding.share(statistics, 0, sharded))
+    moments = Fraction(0)
     for sizes, count, experts in groups:
         # The first group's fall back first, and outside its experts first.
         full = min(fallback, count)
         fallback -= full
-        each, pair = moment_sizes(optimizer, sizes)
         full_experts = max(0, full - (count - experts))
-        moments += each * sharding.share(count - full, experts - full_experts, sharded)
-        moments += pair * sharding.share(full, full_experts, sharded)
+        taken = sharding.share(count - full, experts - full_experts, sharded)
+        moments += optimizer.rate(tensors, sizes) * taken
+        moments += optimizer.of_plain(sizes) * sharding.share(full, full_experts, sharded)
     return ceil(moments)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
 
 from torch import nn
 
@@ -24,6 +25,7 @@ from scheduler.pytorch.model.fsdp import check_units
 from scheduler.pytorch.model.replace import RemovableHandle
 from scheduler.pytorch.model.settings import skips_blocks
 from scheduler.pytorch.model.wrappers import check_compiled, check_opened
+from scheduler.pytorch.tiles.head import chunked_head
 from solvers.schedule import Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
@@ -45,7 +47,12 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     placed: list[PlannedBlock] = []
-    segments = [item for item in plan.items if item != Keep(first_of(item))]
+    tiled = {i for i, name in enumerate(plan.layers) if name in plan.tiles}
+    segments = [
+        item
+        for item in plan.items
+        if item != Keep(first_of(item)) and not tiled.intersection(_members(item))
+    ]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
     for run in runs:
         inside = [name for name, _ in run]
@@ -54,6 +61,7 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
         if opened := [name for name in inside if name in plan.policies]:
             check_torch()
             check_opened(model, opened)
+    heads: list[Any] = [chunked_head(model, count) for count in plan.tiles.values()]
     may_skip = skips_blocks(model)
     for item, run in zip(segments, runs, strict=True):
         members = [PlannedBlock(module, name) for name, module in run]
@@ -64,7 +72,7 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
         placed.extend(members)
     planned = {block.name for block in placed}  # which see to it themselves
     kept = {name: model.get_submodule(name) for name in names if name and name not in planned}
-    return Handle(placed, hand_no_caches(model, kept, UnsupportedModel), plan, model)
+    return Handle(placed, [*heads, *hand_no_caches(model, kept, UnsupportedModel)], plan, model)
 
 
 @dataclass
@@ -86,7 +94,7 @@ def _check_runnable(plan: Plan) -> None:
     """Raise `InvalidPlan` where nobody says what an option keeps, or Python cannot nest so deep."""
     for layer, option in plan.schedule.options().items():
         name = plan.layers[layer]
-        if not plan.policies.get(name):
+        if not plan.policies.get(name) and name not in plan.tiles:
             raise InvalidPlan(
                 f"the plan keeps {name!r} with option {option!r}, and does not say which "
                 "results that keeps; solve costs from profile(..., options=True), or without "

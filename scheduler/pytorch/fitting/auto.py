@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -95,6 +95,7 @@ def auto_checkpoint(
     optimizer: torch.optim.Optimizer | str | None = "adamw",
     gradient_accumulation: bool = False,
     options: bool = True,
+    tiles: bool | int = False,
     margin: object = None,
     verify: bool | str = True,
     blocks: str | Iterable[str] = "auto",
@@ -127,11 +128,14 @@ def auto_checkpoint(
         A number of GB, or bytes or text such as ``"80GiB"``. Default: the CUDA device's memory.
     optimizer
         The optimizer, whose state is found by a step of it on stand-ins without memory; before it
-        is made a name of `scheduler.memory.state.sizes.OPTIMIZERS`; or None, for no state.
+        is made a name of `scheduler.memory.state.optimizers.OPTIMIZERS`; or None, for no state.
     gradient_accumulation
         Gradients of one backward are still there in the next.
     options
         Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
+    tiles
+        As for `profile`: let the head run with its loss in tiles; gradients are then the model's
+        to rounding.
     margin
         Bytes or text to leave free. Default: 3% of the budget for what an allocator cannot use,
         and on CUDA what of the device's memory is neither free nor torch's (the context and the
@@ -172,7 +176,8 @@ def auto_checkpoint(
     state, update = held_state(model, optimizer, sums=gradient_accumulation)
     switched_off = switch_off_checkpointing(model)
     try:
-        costs, estimated, notes = _profiled(model, inputs, loss_fn, blocks, options, fake, gpu)
+        ways = _Ways(blocks, options, tiles, fake, gpu)
+        costs, estimated, notes = _profiled(model, inputs, loss_fn, ways)
         if switched_off:
             notes.append("the model's own gradient checkpointing was switched off")
 
@@ -274,31 +279,36 @@ def _check_forwards(plan: Plan, forwards: dict[str, int]) -> None:
             )
 
 
+class _Ways(NamedTuple):
+    """How to profile, by the arguments of `auto_checkpoint`."""
+
+    blocks: str | list[str]
+    options: bool
+    tiles: bool | int
+    fake: bool | None
+    gpu: str | Gpu | None
+
+
 def _profiled(
-    model: nn.Module,
-    inputs: Any,
-    loss_fn: Loss | None,
-    blocks: str | list[str],
-    options: bool,
-    fake: bool | None,
-    gpu: str | Gpu | None,
+    model: nn.Module, inputs: Any, loss_fn: Loss | None, asked: _Ways
 ) -> tuple[CostGraph, bool, list[str]]:
     """The costs, whether their times are estimated, and what was left out."""
     _check_taken(model, inputs)
 
     def seen(options: bool, fake: bool) -> CostGraph:
-        machine = gpu if fake else None
+        how = asked._replace(options=options, fake=fake, gpu=asked.gpu if fake else None)
         # What fake tensors cannot do is tried on real ones: nobody needs torch's traceback.
         torch_s = logging.getLogger("torch._subclasses.fake_tensor")
         was, torch_s.disabled = torch_s.disabled, True
         try:
-            return profile(model, inputs, loss_fn, blocks, options=options, fake=fake, gpu=machine)
+            return profile(model, inputs, loss_fn, **how._asdict())
         finally:
             torch_s.disabled = was
 
-    ways = [True, False] if fake is None and not is_fake(model) else [fake is not False]
+    either = asked.fake is None and not is_fake(model)
+    ways = [True, False] if either else [asked.fake is not False]
     refusals: list[Exception] = []
-    for with_options in [True, False] if options else [False]:
+    for with_options in [True, False] if asked.options else [False]:
         for faking in ways:
             try:
                 costs = seen(with_options, faking)
@@ -307,7 +317,7 @@ def _profiled(
             except Exception as error:  # what the next way may do
                 refusals.append(error)
                 continue
-            left_out = options and not with_options
+            left_out = asked.options and not with_options
             return costs, faking, ["options were left out"] if left_out else []
     refusal = refusals[-1]
     if isinstance(refusal, SchedulerError):
@@ -353,8 +363,7 @@ def _margin(margin: object, budget: int, device: torch.device) -> int:
 
 
 def _smaller_moments(model: nn.Module, moments: int) -> int | None:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return named_moments(trained, "adam-8bit") if moments else None
+    return named_moments(model, "adam-8bit") if moments else None
 
 
 def _has_buckets(model: nn.Module) -> bool:

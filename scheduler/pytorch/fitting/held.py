@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -12,14 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import shown
-from scheduler.memory.state.sizes import OPTIMIZERS
-from scheduler.memory.state.state import State, training_state
+from scheduler.memory.errors import Argument
+from scheduler.memory.state.optimizers import check_optimizer, known_name, optimizer_of
+from scheduler.memory.state.sizes import PRECISIONS
+from scheduler.memory.state.state import State
+from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
 _PRECISIONS = {8: "fp32", 4: "fp32", 2: "bf16"}
-_QUANTISED = 4096
-"""Elements from which bitsandbytes keeps a tensor's moments in 8 bits."""
 
 
 def trained_bytes(model: nn.Module) -> int:
@@ -39,7 +40,7 @@ def held_state(
     optimizer
         What it holds once it has made a step, which it makes here on stand-ins without memory: so
         of any class, and whatever of its state is there already. A name of
-        `scheduler.memory.state.sizes.OPTIMIZERS`: by that arithmetic. None: nothing.
+        `scheduler.memory.state.optimizers.OPTIMIZERS`: by that arithmetic. None: nothing.
     sums
         Whether gradients stay from one backward to the next, and are a part of it.
 
@@ -55,13 +56,13 @@ def held_state(
     if optimizer is None:
         moments, update, name = 0, 0, "no optimizer"
     elif isinstance(optimizer, str):
-        moments, name = named_moments(trained, optimizer), optimizer
+        moments, name = named_moments(model, optimizer), optimizer
         several = bool(trained) and trained[0].device.type == "cuda"  # torch updates all at once
         update = trained_bytes(model) if several else _one_by_one(trained)
     else:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's, Lightning's
         _check_parameters(model, optimizer)
-        moments, update = _first_step(optimizer, trained)
+        moments, update = _first_step(optimizer, model, trained)
         name = type(optimizer).__name__
     gradients = trained_bytes(model) if sums else 0
     return State(weights, gradients, 0, moments, 0, name), update
@@ -72,34 +73,28 @@ def _one_by_one(trained: list[nn.Parameter]) -> int:
     return 2 * max(map(storage_bytes, trained), default=0)
 
 
-def named_moments(trained: Iterable[torch.Tensor], optimizer: str) -> int:
-    """Bytes of the statistics that an optimizer of this name keeps of some parameters."""
-    by_size: dict[int, list[torch.Tensor]] = {}
-    for parameter in trained:
-        by_size.setdefault(parameter.element_size(), []).append(parameter)
+def named_moments(model: nn.Module, optimizer: str) -> int:
+    """Bytes of the statistics that an optimizer of this name keeps of what a model trains."""
+    known = optimizer_of(check_optimizer(Argument("optimizer"), optimizer))
+    plain = {id(p) for module in _tables(model, known.plain) for p in module.parameters()}
     total = 0
-    for size, group in by_size.items():
-        fallback, factored = 0, optimizer.startswith("adafactor")
-        if optimizer == "muon":
-            fallback = sum(p.numel() for p in group if p.dim() != 2)
-        elif optimizer == "adam-8bit":
-            fallback = sum(p.numel() for p in group if p.numel() < _QUANTISED)
-        total += training_state(
-            sum(p.numel() for p in group),
-            precision=_PRECISIONS.get(size, "fp32"),
-            optimizer=optimizer,
-            adamw_parameters=fallback,
-            factored_statistics=sum(map(_statistics, group)) if factored else None,
-        ).moments_bytes
+    for p in model.parameters():
+        if p.requires_grad:
+            sizes = PRECISIONS[_PRECISIONS.get(p.element_size(), "fp32")]
+            if id(p) in plain:
+                total += p.numel() * known.of_plain(sizes)
+            else:
+                total += known.bytes_of(tuple(p.shape), sizes)
     return total
 
 
-def _statistics(parameter: torch.Tensor) -> int:
-    """Rows and columns of a matrix, or of several; of a vector all of it."""
-    if parameter.dim() < 2:
-        return parameter.numel()
-    *many, rows, columns = parameter.shape
-    return torch.Size(many).numel() * (rows + columns)
+def _tables(model: nn.Module, kinds: Collection[str]) -> Iterator[nn.Module]:
+    """Embeddings, and the head where a model says which module that is."""
+    if "embedding" in kinds:
+        yield from (module for module in model.modules() if isinstance(module, nn.Embedding))
+    head = getattr(bare(model), "get_output_embeddings", lambda: None)()
+    if "head" in kinds and isinstance(head, nn.Module):
+        yield head
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -117,18 +112,21 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         )
 
 
-def _first_step(optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]) -> tuple[int, int]:
+def _first_step(
+    optimizer: torch.optim.Optimizer, model: nn.Module, trained: list[nn.Parameter]
+) -> tuple[int, int]:
     """Bytes that an optimizer holds after its next step, and needs beside it meanwhile."""
-    there = list(optimizer.state.values())
+    name, there = _called(optimizer), _state(optimizer)
+    if name is not None and name.startswith("paged"):
+        # Pages are not torch's: a step on stand-ins would make them, and they are not counted.
+        return named_moments(model, name), _one_by_one(trained)
     try:
         return _on_stand_ins(optimizer, there)
     except Exception as error:  # whatever its kernels cannot do without values
-        name = "adam-8bit" if "8bit" in type(optimizer).__name__.lower() else ""
-        name = name or type(optimizer).__name__.lower()
         if there:
             moments = unique_bytes(there)
-        elif name in OPTIMIZERS:
-            moments = named_moments(trained, name)
+        elif name is not None:
+            moments = named_moments(model, name)
         else:
             raise UnsupportedModel(
                 f"what {type(optimizer).__name__} holds is not known before its first step "
@@ -138,7 +136,17 @@ def _first_step(optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]) -
         return moments, _one_by_one(trained)
 
 
-def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[Any]) -> tuple[int, int]:
+def _called(optimizer: torch.optim.Optimizer) -> str | None:
+    """The name of an optimizer's arithmetic; bitsandbytes has bits and pages as arguments too."""
+    name = type(optimizer).__name__
+    if getattr(optimizer, "is_paged", False) and "paged" not in name.lower():
+        name = f"paged_{name}"
+    if getattr(getattr(optimizer, "args", None), "optim_bits", 0) == 8 and "8bit" not in name:
+        name = f"{name}_8bit"
+    return known_name(name)
+
+
+def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[torch.Tensor]) -> tuple[int, int]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -150,9 +158,13 @@ def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[Any]) -> tuple[i
         return nn.Parameter(made, requires_grad=tensor.requires_grad) if is_parameter else made
 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    memo: dict[int, Any] = {id(t): fake(t) for t in [*parameters, *tensors_of(there)]}
+    memo: dict[int, Any] = {id(t): fake(t) for t in [*parameters, *there]}
     with mode:
         twin = copy.deepcopy(optimizer, memo)
+    # Optimizers copy their state and groups alone, and not what a class of its own adds.
+    more = {name: value for name, value in vars(optimizer).items() if name not in vars(twin)}
+    vars(twin).update(copy.deepcopy(more, memo))
+    with mode:
         for group in twin.param_groups:
             if group.get("foreach", False) is None and not group.get("fused"):
                 # torch looks at the class of the parameters, which is another one here.
@@ -165,8 +177,16 @@ def _on_stand_ins(optimizer: torch.optim.Optimizer, there: list[Any]) -> tuple[i
             twin.step()
     # As long as parameters are on a GPU, counters on the CPU are nothing that counts.
     device = parameters[0].device
-    held = [t for t in tensors_of(list(twin.state.values())) if t.device == device]
+    held = [t for t in _state(twin) if t.device == device]
     return unique_bytes(held), tracker.peak_bytes - tracker.live_bytes
+
+
+def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Tensors in an optimizer's state, those in objects that hold a projection among them."""
+    values = [value for each in optimizer.state.values() for value in each.values()]
+    return tensors_of(
+        [v if isinstance(v, torch.Tensor) else getattr(v, "__dict__", v) for v in values]
+    )
 
 
 class _Ones(OperationMode):

@@ -78,6 +78,7 @@ def describe(
     blocks: str | Iterable[str] = "auto",
     *,
     options: bool = False,
+    tiles: bool | int = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -86,7 +87,7 @@ def describe(
 
     Parameters
     ----------
-    model, inputs, loss_fn, blocks, options, fake, gpu, roofline
+    model, inputs, loss_fn, blocks, options, tiles, fake, gpu, roofline
         As for `profile`.
 
     Raises
@@ -101,7 +102,8 @@ def describe(
         found = _found(model, inputs, names, fake)
         outside = _Outside(model, found.names)
         with outside.watched():
-            seen = see(model, inputs, loss_fn, found.names, options=options, **machine)
+            ways: dict[str, Any] = {"options": options, "tiles": tiles}
+            seen = see(model, inputs, loss_fn, found.names, **ways, **machine)
     except NoChain as error:
         costs = instead_of_chain(error, model, inputs, loss_fn, names, **machine)
         return _of_graph(costs, is_fake(model) if fake is None else fake, error)
@@ -221,6 +223,8 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
     names = [block.name for block in seen.blocks]
     if cut_off := [name for name in found.names if name not in names]:
         yield f"No blocks, because no gradient comes to what they hand over: {_some(cut_off)}."
+    if seen.tiles.refused:
+        yield f"The head runs whole: {seen.tiles.refused}."
     if unused := outside.at(None):
         yield f"Not called in this step: {_some(unused)}."
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:

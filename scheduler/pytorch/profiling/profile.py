@@ -4,46 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import BackwardHook
 
 from scheduler.common.errors import InvalidCosts, UnsupportedModel
 from scheduler.common.text import shown
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.layer import LayerCost
 from scheduler.costs.peaks import Peaks
-from scheduler.costs.waiting import Waiting, with_waiting
-from scheduler.export.standalone.caches import for_one_run
-from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.memory.gpus import Gpu
 from scheduler.pytorch.graph.profile import profile_graph
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.call import (
-    Call,
     NoChain,
-    activation_of,
-    before,
     check_unwrapped,
-    extras_of,
 )
-from scheduler.pytorch.model.calls import CalledBlock, find_calls, own_parameters, used_outside
+from scheduler.pytorch.model.calls import CalledBlock, find_calls, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
-from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
+from scheduler.pytorch.profiling.blocks import see_blocks
+from scheduler.pytorch.profiling.layers import Sight
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.options import SeenOptions, see_options
+from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.parts import see_parts
+from scheduler.pytorch.profiling.tiles import LEAST_TOKENS, Tiles, see_tiles
 
 
 def profile(
@@ -53,6 +43,7 @@ def profile(
     blocks: str | Iterable[str] = "auto",
     *,
     options: bool = False,
+    tiles: bool | int = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -85,6 +76,10 @@ def profile(
         True: look inside the blocks, and give each its options: which of its results to keep while
         the rest is dropped and made again (of chains). At most 10 of the Pareto set of a block, and
         what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
+    tiles
+        True: give the head options to run with its loss in tiles, of at least 1,024 tokens, so that
+        the logits are never there as a whole; a number: of at least so many. Gradients under a plan
+        that takes one are the model's to rounding, not bit by bit.
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -111,7 +106,8 @@ def profile(
     """
     machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
     try:
-        return see(model, inputs, loss_fn, blocks, options=options, fake=fake, **machine).costs
+        ways: dict[str, Any] = {"options": options, "tiles": tiles}
+        return see(model, inputs, loss_fn, blocks, **ways, fake=fake, **machine).costs
     except NoChain as error:
         return instead_of_chain(error, model, inputs, loss_fn, blocks, fake=fake, **machine)
 
@@ -152,6 +148,7 @@ class Seen:
     runs: int
     fake: bool
     options: list[SeenOptions | None]  # of each block, where they were asked for
+    tiles: Tiles
 
 
 def profiled(model: nn.Module, blocks: str | list[str], *, options: bool) -> nn.Module:
@@ -172,6 +169,7 @@ def see(
     blocks: str | Iterable[str] = "auto",
     *,
     options: bool = False,
+    tiles: bool | int = False,
     fake: bool | None = None,
     gpu: str | Gpu | None = None,
     roofline: Roofline | None = None,
@@ -190,7 +188,18 @@ def see(
                 found = look_for(model, blocks, inputs)
             check_unwrapped(model, found.names)
             with without_caches(model, found.names):
-                return _profile(model, inputs, loss_fn, found, clock, ambient, options)
+                least = _least_tokens(tiles)
+                return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
+
+
+def _least_tokens(tiles: bool | int) -> int | None:
+    if isinstance(tiles, bool):
+        return LEAST_TOKENS if tiles else None
+    if not isinstance(tiles, int) or tiles < 1:
+        raise InvalidCosts(
+            f"tiles must be True, False or the least tokens of a tile, got {shown(tiles)}"
+        )
+    return tiles
 
 
 def _machine(gpu: str | Gpu | None, roofline: Roofline | None, faking: bool) -> Roofline:
@@ -214,89 +223,51 @@ def _profile(
     clock: Clock,
     ambient: Ambient,
     options: bool,
+    least_tokens: int | None,
 ) -> Seen:
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
+        tiles = Tiles()
+        if least_tokens is not None:
+            tiles = see_tiles(
+                model,
+                _tokens(blocks[-1]),
+                least_tokens,
+                _last(parts),
+                lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
+            )
     # What has no backward is let go where its output is: to the chain it is code between blocks.
     cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
     if 0 < len(cut_off) < len(blocks):
         names = [name for name in found.names if name not in cut_off]
         found = replace(found, names=names)
-        return _profile(model, inputs, loss_fn, found, clock, ambient, options)
-    seen, runs = _see_blocks(blocks, parts, clock, ambient, options)
+        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least_tokens)
+    seen, runs = see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = _layers(model, blocks, parts, seen, casts)
+    layers = Sight(model, blocks, parts, seen, casts, tiles).layers()
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     estimated = isinstance(clock, RooflineClock)
-    return Seen(costs, blocks, parts, runs, estimated, all_ways)
+    return Seen(costs, blocks, parts, runs, estimated, all_ways, tiles)
 
 
-def _layers(
-    model: nn.Module,
-    blocks: list[CalledBlock],
-    parts: Parts,
-    seen: list[tuple[Peaks, SeenOptions | None]],
-    casts: int,
-) -> tuple[LayerCost, ...]:
-    """Blocks and parts in the order in which they run."""
-    # A block that holds its input as it is kept holds it in a checkpoint, too.
-    first = {b.run: peaks for b, (peaks, _) in reversed(list(zip(blocks, seen, strict=True)))}
-    free = {run for run, peaks in first.items() if not peaks.input_saved}
-    local = [each.nbytes + _not_held(each.inputs, free) for each in parts.local]
-    nothing = _with_local(model, blocks, parts, seen, casts, free, [0] * len(blocks))
-    counted = _that_count(blocks, parts, [peaks for peaks, _ in seen], local, nothing)
-    return _with_local(model, blocks, parts, seen, casts, free, counted)
+def _tokens(block: CalledBlock) -> int:
+    assert block.output is not None
+    return block.output.numel() // block.output.size(-1) if block.output.dim() > 1 else 1
 
 
-def _with_local(
-    model: nn.Module,
-    blocks: list[CalledBlock],
-    parts: Parts,
-    seen: list[tuple[Peaks, SeenOptions | None]],
-    casts: int,
-    free: set[int],
-    local_bytes: list[int],
-) -> tuple[LayerCost, ...]:
-    """`_layers` with so much more in each block's forward."""
-    layers: list[LayerCost] = []
-    places: list[int] = []  # of the parts
-
-    def add_part(name: str) -> None:
-        peaks = parts.peaks[len(places)]
-        more = casts if places else 0
-        more += _not_held(parts.inputs[len(places)], free)
-        places.append(len(layers))
-        if peaks is not None:
-            cost = peaks.with_more_in_forward(more).cost(_free(name, model), recomputable=False)
-            layers.append(cost)
-
-    last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
-    kinds = {peaks for peaks, _ in seen}
-    for block, (peaks, ways), local in zip(blocks, seen, local_bytes, strict=True):
-        if block.run == len(places):
-            add_part(before(block.name) if places else "embedding")
-        more = local + casts + max(peaks.more_before(last) for last in kinds)
-        more += parts.loss_bytes  # what the backward began with is there while it runs again
-        layer = peaks.with_more_in_forward(more).cost(block.name)
-        if ways is not None:
-            costs_of = tuple(way.cost(peaks, more) for way in ways.ways)
-            layer = replace(layer, options=costs_of)
-        last_use |= dict.fromkeys(block.sides.values(), len(layers))
-        layers.append(layer)
-    add_part("loss" if isinstance(model, nn.Sequential) else "head")
-    waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
-    made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
-    waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
-    return with_waiting(layers, parts.held_bytes, waiting)
+def _last(parts: Parts) -> Peaks:
+    peaks = parts.peaks[-1]
+    assert peaks is not None  # only the first part may be nothing
+    return peaks
 
 
 def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -> None:
@@ -314,147 +285,3 @@ def _check_casts(model: nn.Module, found: list[CalledBlock], ambient: Ambient) -
                     "once a step and a plan once a use, so that its gradient would be rounded "
                     "otherwise; train with torch.autocast(..., cache_enabled=False)"
                 )
-
-
-def _that_count(
-    blocks: list[CalledBlock],
-    parts: Parts,
-    seen: list[Peaks],
-    local_bytes: list[int],
-    layers: tuple[LayerCost, ...],
-) -> list[int]:
-    """By how much each block's forward is higher for what the model's own code still refers to.
-
-    That is there only while the blocks run forward for the first time, and matters only where that
-    forward could set the peak: the backward of the same block comes with the gradients that those
-    above it have left. Where it could, it is on top of every forward of the block: the safe side.
-    `layers` are those without.
-    """
-    above, left = 0, {}
-    for layer in reversed(layers):
-        left[layer.name] = above
-        above += layer.gradient_bytes
-    return [
-        0 if peaks.spare_bytes + left[block.name] >= local + parts.loss_bytes else local
-        for block, peaks, local in zip(blocks, seen, local_bytes, strict=True)
-    ]
-
-
-def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:
-    return sum(size for run, size in inputs if run in free)
-
-
-def _see_blocks(
-    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
-) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
-    """See each block; those of one kind, in one position for gradients, only once."""
-    calls = {block.kind: block.call for block in found if block.call is not None}
-    own = [
-        [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
-        for block in found
-    ]
-    trained = [
-        bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
-    ]
-    made: set[int] = set()  # parameters whose gradient is there already
-    made_sides: set[int] = set()
-    layout: Layout | None = None
-    run = len(parts.runs)
-    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
-    result = []
-    for i, block in reversed(list(enumerate(found))):
-        if block.run < run:
-            run = block.run
-            made |= parts.runs[run].given
-            layout = parts.runs[run].layout
-        of_run = [trained[j] for j in range(i) if found[j].run == run]
-        needs_grad = parts.runs[run].needs_grad or any(of_run)
-        waiting = {place: token in made_sides for place, token in block.sides.items()}
-        earlier = [id(parameter) in made for parameter in own[i]]
-        graded = tuple(sorted(block.graded))
-        mode = (block.no_grad, needs_grad)
-        key = (block.kind, mode, tuple(waiting.items()), tuple(earlier), layout, graded)
-        if key not in seen:
-            call = calls[block.kind]
-            others = call.others
-            if not all(isinstance(others[place], torch.Tensor) for place in waiting):
-                raise UnsupportedModel(
-                    f"block {block.name!r} is handed an argument that the blocks before it change, "
-                    "so they are not a chain"
-                )
-            layer = IsolatedLayer(
-                _alone(block, ambient.around(_forward_of(block)), call),
-                call.activation,
-                needs_grad,
-                sides=[others[place] for place in waiting],
-                waiting=list(waiting.values()),
-                trained=own[i],
-                earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
-                layout=layout,
-                state=Snapshot(
-                    [block.module], is_small, handed=[*call.args, *call.kwargs.values()]
-                ),
-            )
-            try:
-                peaks, passed = see_layer(layer, clock)
-                ways = see_options(block.name, layer, peaks, clock) if options else None
-                seen[key] = peaks, passed, ways
-            except UnsupportedModel as error:
-                first = next(other for other in found if other.kind == block.kind)
-                kind = type(first.module).__name__
-                raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                raise UnsupportedModel(
-                    f"block {block.name!r} cannot be run again by itself "
-                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
-                    "the blocks, and switch off what it changes (a cache for instance)"
-                ) from error
-        peaks, layout, ways = seen[key]
-        result.append((peaks, ways))
-        made |= {id(parameter) for parameter in own[i]}
-        made_sides |= set(block.sides.values())
-    return result[::-1], len(seen)
-
-
-def _forward_of(block: CalledBlock) -> Callable[..., Any]:
-    forward: Callable[..., Any] = block.module.forward
-    return torch.no_grad()(forward) if block.no_grad else forward
-
-
-def _alone(
-    block: CalledBlock, forward: Callable[..., Any], call: Call
-) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
-    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
-
-    def once(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = for_one_run(block.module, args, kwargs)
-        hooks = block.module._backward_hooks.values(), block.module._backward_pre_hooks.values()
-        if not any(hooks) or block.module._is_full_backward_hook is False:
-            return forward(*args, **kwargs)
-        # They hold the gradient that they are shown, and may hand on another.
-        shown = BackwardHook(block.module, *map(list, hooks))
-        return shown.setup_output_hook(forward(*shown.setup_input_hook(args), **kwargs))
-
-    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
-        handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
-        held[:] = [handed.without_activation()]
-        if not block.graded:
-            return activation_of(block.name, handed.run(once, activation))
-        with ExitStack() as stack:
-            left: list[torch.Tensor] = []
-            for leak in block.leaks:
-                hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
-                stack.callback(hook.remove)
-            output = handed.run(once, activation)
-        extras = [*extras_of(output), *left]
-        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
-        made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
-        return made
-
-    return run
-
-
-def _free(name: str, model: nn.Module) -> str:
-    return f"({name})" if name in dict(model.named_modules()) else name

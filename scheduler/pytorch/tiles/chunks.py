@@ -170,6 +170,7 @@ class ChunkedLoss(torch.autograd.Function):
                 for part in gradient.tensor_split(projection.chunks):
                     part.copy_(part.to(dtype) * factor)
         projection.gradients = gradients
+        ctx.denominator = None  # the loss holds this as long as it is held
         return stand_in(ctx.form), None, None, None, None
 
 

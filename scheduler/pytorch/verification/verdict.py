@@ -23,9 +23,11 @@ class Verification:
         "real", or "fake" where values were not computed and so not compared.
     gradients
         "equal": bit by bit. "within noise": two steps without the plan differ as much.
+        "equal to rounding": the plan runs something in tiles, whose sums round otherwise.
         "different", or "not compared".
-    largest_difference
-        Of the gradients, as a share of the largest entry of the parameter's; 0 when equal.
+    largest_difference, largest_difference_units
+        Of the gradients, as a share of the largest entry of the parameter's, and that in units of
+        rounding of its type; 0 when equal.
     deterministic
         Are two steps without the plan equal bit by bit? None on fake tensors.
     state
@@ -54,6 +56,7 @@ class Verification:
     left_bytes: int
     left_bytes_without: int
     parted: str | None
+    largest_difference_units: float = 0.0
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -111,7 +114,7 @@ class Verification:
         left, without = format_bytes(self.left_bytes), format_bytes(self.left_bytes_without)
         head = f"{'as planned' if self.ok else 'NOT as planned'}, on {self.device} tensors"
         lines = [
-            ("gradient", _GRADIENTS[self.gradients].format(self.largest_difference)),
+            ("gradient", self._gradients_text()),
             ("state", _STATES[self.state]),
             ("forwards", self._forwards_text()),
             ("peak", self._peak_text()),
@@ -119,6 +122,10 @@ class Verification:
         ]
         text = "\n".join([head, *labelled(lines)])
         return text if self.parted is None else f"{text}\n{wrapped(self.parted)}"
+
+    def _gradients_text(self) -> str:
+        text = _GRADIENTS[self.gradients]
+        return text.format(self.largest_difference, self.largest_difference_units)
 
     def _forwards_text(self) -> str:
         differ = sum(self.forwards[name] != count for name, count in self.planned_forwards.items())
@@ -143,6 +150,8 @@ class Verification:
 
 _GRADIENTS = {
     "equal": "equal bit by bit",
+    "equal to rounding": "equal to rounding, as the plan has tiles: off by {:.1e} of a parameter's "
+    "largest at most, {:.1f} units of rounding",
     "within noise": "off by {:.1e} at most, no more than between two steps without the plan",
     "different": "DIFFERENT, by up to {:.1e} of a parameter's largest",
     "not compared": "not compared: fake tensors have no values",

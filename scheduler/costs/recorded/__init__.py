@@ -1,0 +1,1 @@
+"""What torch itself records of a run, where costs are wanted: traces, and snapshots of memory."""

@@ -1,0 +1,136 @@
+"""See each block by itself, those of one kind only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.utils.hooks import BackwardHook
+
+from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.peaks import Peaks
+from scheduler.export.standalone.caches import for_one_run
+from scheduler.export.standalone.state import Snapshot, is_small
+from scheduler.pytorch.model.autocast import Ambient
+from scheduler.pytorch.model.call import Call, activation_of, extras_of
+from scheduler.pytorch.model.calls import CalledBlock, own_parameters
+from scheduler.pytorch.observe.autograd import Beside
+from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
+from scheduler.pytorch.profiling.marks import Parts
+from scheduler.pytorch.profiling.options import SeenOptions, see_options
+
+
+def see_blocks(
+    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
+) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
+    """See each block; those of one kind, in one position for gradients, only once."""
+    calls = {block.kind: block.call for block in found if block.call is not None}
+    own = [
+        [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
+        for block in found
+    ]
+    trained = [
+        bool(parameters or block.sides) for block, parameters in zip(found, own, strict=True)
+    ]
+    made: set[int] = set()  # parameters whose gradient is there already
+    made_sides: set[int] = set()
+    layout: Layout | None = None
+    run = len(parts.runs)
+    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
+    result = []
+    for i, block in reversed(list(enumerate(found))):
+        if block.run < run:
+            run = block.run
+            made |= parts.runs[run].given
+            layout = parts.runs[run].layout
+        of_run = [trained[j] for j in range(i) if found[j].run == run]
+        needs_grad = parts.runs[run].needs_grad or any(of_run)
+        waiting = {place: token in made_sides for place, token in block.sides.items()}
+        earlier = [id(parameter) in made for parameter in own[i]]
+        graded = tuple(sorted(block.graded))
+        mode = (block.no_grad, needs_grad)
+        key = (block.kind, mode, tuple(waiting.items()), tuple(earlier), layout, graded)
+        if key not in seen:
+            call = calls[block.kind]
+            others = call.others
+            if not all(isinstance(others[place], torch.Tensor) for place in waiting):
+                raise UnsupportedModel(
+                    f"block {block.name!r} is handed an argument that the blocks before it change, "
+                    "so they are not a chain"
+                )
+            layer = IsolatedLayer(
+                _alone(block, ambient.around(_forward_of(block)), call),
+                call.activation,
+                needs_grad,
+                sides=[others[place] for place in waiting],
+                waiting=list(waiting.values()),
+                trained=own[i],
+                earlier=[p for p, is_there in zip(own[i], earlier, strict=True) if is_there],
+                layout=layout,
+                state=Snapshot(
+                    [block.module], is_small, handed=[*call.args, *call.kwargs.values()]
+                ),
+            )
+            try:
+                peaks, passed = see_layer(layer, clock)
+                ways = see_options(block.name, layer, peaks, clock) if options else None
+                seen[key] = peaks, passed, ways
+            except UnsupportedModel as error:
+                first = next(other for other in found if other.kind == block.kind)
+                kind = type(first.module).__name__
+                raise UnsupportedModel(f"block {first.name!r} ({kind}): {error}") from None
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise UnsupportedModel(
+                    f"block {block.name!r} cannot be run again by itself "
+                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
+                    "the blocks, and switch off what it changes (a cache for instance)"
+                ) from error
+        peaks, layout, ways = seen[key]
+        result.append((peaks, ways))
+        made |= {id(parameter) for parameter in own[i]}
+        made_sides |= set(block.sides.values())
+    return result[::-1], len(seen)
+
+
+def _forward_of(block: CalledBlock) -> Callable[..., Any]:
+    forward: Callable[..., Any] = block.module.forward
+    return torch.no_grad()(forward) if block.no_grad else forward
+
+
+def _alone(
+    block: CalledBlock, forward: Callable[..., Any], call: Call
+) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = for_one_run(block.module, args, kwargs)
+        hooks = block.module._backward_hooks.values(), block.module._backward_pre_hooks.values()
+        if not any(hooks) or block.module._is_full_backward_hook is False:
+            return forward(*args, **kwargs)
+        # They hold the gradient that they are shown, and may hand on another.
+        shown = BackwardHook(block.module, *map(list, hooks))
+        return shown.setup_output_hook(forward(*shown.setup_input_hook(args), **kwargs))
+
+    def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
+        handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call
+        held[:] = [handed.without_activation()]
+        if not block.graded:
+            return activation_of(block.name, handed.run(once, activation))
+        with ExitStack() as stack:
+            left: list[torch.Tensor] = []
+            for leak in block.leaks:
+                hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
+                stack.callback(hook.remove)
+            output = handed.run(once, activation)
+        extras = [*extras_of(output), *left]
+        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
+        made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
+        return made
+
+    return run

@@ -1,0 +1,98 @@
+"""Blocks and what is around them, as they were seen, as the layers of a chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from scheduler.costs.layer import LayerCost
+from scheduler.costs.peaks import Peaks
+from scheduler.costs.waiting import Waiting, with_waiting
+from scheduler.pytorch.model.call import before
+from scheduler.pytorch.model.calls import CalledBlock
+from scheduler.pytorch.profiling.marks import Parts
+from scheduler.pytorch.profiling.options import SeenOptions
+from scheduler.pytorch.profiling.tiles import Tiles
+
+
+@dataclass(frozen=True)
+class Sight:
+    """All that was seen of a step: what is around the blocks, the blocks, the head in tiles.
+
+    `casts`: bytes of what autocast has cast, and keeps until the forward is over.
+    """
+
+    model: nn.Module
+    blocks: list[CalledBlock]
+    parts: Parts
+    seen: list[tuple[Peaks, SeenOptions | None]]
+    casts: int
+    tiles: Tiles
+
+    def layers(self) -> tuple[LayerCost, ...]:
+        """Blocks and parts in the order in which they run."""
+        # A block that holds its input as it is kept holds it in a checkpoint, too.
+        both = reversed(list(zip(self.blocks, self.seen, strict=True)))
+        first = {block.run: peaks for block, (peaks, _) in both}
+        free = {run for run, peaks in first.items() if not peaks.input_saved}
+        local = [each.nbytes + _not_held(each.inputs, free) for each in self.parts.local]
+        nothing = self._with_local(free, [0] * len(self.blocks))
+        return self._with_local(free, self._that_count(local, nothing))
+
+    def _with_local(self, free: set[int], local_bytes: list[int]) -> tuple[LayerCost, ...]:
+        """The layers with so much more in each block's forward."""
+        parts, layers = self.parts, list[LayerCost]()
+        places: list[int] = []  # of the parts
+
+        def add_part(name: str) -> None:
+            peaks = parts.peaks[len(places)]
+            more = self.casts if places else 0
+            more += _not_held(parts.inputs[len(places)], free)
+            places.append(len(layers))
+            if peaks is not None:
+                name = f"({name})" if name in dict(self.model.named_modules()) else name
+                cost = peaks.with_more_in_forward(more).cost(name, recomputable=False)
+                if len(places) == len(parts.peaks):
+                    cost = replace(cost, options=tuple(self.tiles.options(peaks, cost, more)))
+                layers.append(cost)
+
+        last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
+        kinds = {peaks for peaks, _ in self.seen}
+        for block, (peaks, ways), local in zip(self.blocks, self.seen, local_bytes, strict=True):
+            if block.run == len(places):
+                add_part(before(block.name) if places else "embedding")
+            more = local + self.casts + max(peaks.more_before(last) for last in kinds)
+            more += parts.loss_bytes  # what the backward began with is there while it runs again
+            layer = peaks.with_more_in_forward(more).cost(block.name)
+            if ways is not None:
+                layer = replace(layer, options=tuple(way.cost(peaks, more) for way in ways.ways))
+            last_use |= dict.fromkeys(block.sides.values(), len(layers))
+            layers.append(layer)
+        add_part("loss" if isinstance(self.model, nn.Sequential) else "head")
+        waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
+        made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
+        waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
+        return with_waiting(layers, parts.held_bytes, waiting)
+
+    def _that_count(self, local_bytes: list[int], layers: tuple[LayerCost, ...]) -> list[int]:
+        """By how much each block's forward is higher for what the model's own code still refers to.
+
+        That is there only while the blocks run forward for the first time, and matters only where
+        that forward could set the peak: the backward of the same block comes with the gradients
+        that those above it have left. Where it could, it is on top of every forward of the block:
+        the safe side. `layers` are those without.
+        """
+        above, left = 0, {}
+        for layer in reversed(layers):
+            left[layer.name] = above
+            above += layer.gradient_bytes
+        loss = self.parts.loss_bytes
+        return [
+            0 if peaks.spare_bytes + left[block.name] >= local + loss else local
+            for block, (peaks, _), local in zip(self.blocks, self.seen, local_bytes, strict=True)
+        ]
+
+
+def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:
+    return sum(size for run, size in inputs if run in free)

@@ -1,0 +1,114 @@
+"""Heads that run in tiles: as predicted, equal to rounding, and only where they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from scheduler import InfeasibleBudget, InvalidCosts, InvalidPlan, Plan, frontier
+from scheduler.export.export import export
+from scheduler.plans.rows import policy_sentences
+from scheduler.pytorch import apply, auto_checkpoint, describe, profile, verify
+from tests.pytorch.models import mlp
+
+TOKENS, WORDS = 64, 1000
+
+
+class Tagger(nn.Module):
+    """Blocks, and a head whose loss is made outside of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(mlp() for _ in range(3))
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        made: torch.Tensor = self.head(x)
+        return made
+
+
+def tagged(logits: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, torch.arange(TOKENS))
+
+
+def case(name: str) -> tuple[nn.Module, Any, Any]:
+    torch.manual_seed(0)
+    if name == "tagger":
+        return Tagger(), torch.randn(TOKENS, 16), tagged
+    config = GPT2Config(n_embd=16, n_head=2, n_layer=3, vocab_size=WORDS, n_positions=TOKENS)
+    ids = torch.randint(0, WORDS, (2, TOKENS // 2))
+    return GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}, None
+
+
+@pytest.mark.parametrize("name", ["tagger", "gpt2"])
+def test_a_head_in_tiles_is_as_predicted(name: str, tmp_path: Path) -> None:
+    model, batch, loss_fn = case(name)
+    whole = frontier(profile(model, batch, loss_fn))
+    costs = profile(model, batch, loss_fn, tiles=16)
+    assert [option.tiles for option in costs.layers[-1].options] == [2, 4]
+    trades = frontier(costs)
+    assert trades.points[0][0] < 0.6 * whole.points[0][0]
+    trades.plan(trades.points[0][0]).save(tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    (pieces,) = plan.tiles.values()
+    plan.replay(costs)
+    assert (
+        f"{costs.layers[-1].name} in {pieces}. Gradients are the model's"
+        in policy_sentences(plan)[-1]
+    )
+    found = verify(plan, model, batch, loss_fn)
+    assert found.ok, str(found)
+    assert found.gradients == "equal to rounding"
+    assert 0 < found.largest_difference_units < 64
+    assert 0.99 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
+    with pytest.raises(InvalidPlan, match=f"in {pieces} tiles, which a file for torch does not do"):
+        export(plan, "torch", costs)
+
+
+def test_what_a_head_in_tiles_changes_is_undone() -> None:
+    model, batch, loss_fn = case("tagger")
+    trades = frontier(profile(model, batch, loss_fn, tiles=16))
+    expected = model.eval()(batch)
+    model.train()
+    with apply(trades.plan(trades.points[0][0]), model):
+        assert type(model(batch)) is not torch.Tensor
+        assert torch.equal(model.eval()(batch), expected)
+    assert type(model.train()(batch)) is torch.Tensor
+
+
+def test_a_loss_that_reads_the_logits_elsewhere_is_whole_and_named() -> None:
+    model, batch, _ = case("tagger")
+
+    def sharp(logits: torch.Tensor) -> torch.Tensor:
+        return tagged(logits) + logits.logsumexp(-1).mean()
+
+    told = describe(model, batch, sharp, tiles=16)
+    assert not told.costs.layers[-1].options
+    assert "The head runs whole:" in str(told)
+    assert "logsumexp" in str(told)
+
+
+def test_tiles_are_not_thin_unless_asked() -> None:
+    model, batch, loss_fn = case("tagger")
+    assert not profile(model, batch, loss_fn, tiles=True).layers[-1].options
+    with pytest.raises(InvalidCosts, match="least tokens of a tile, got 0"):
+        profile(model, batch, loss_fn, tiles=0)
+
+
+def test_one_call_takes_tiles_where_they_are_asked_for() -> None:
+    model, batch, loss_fn = case("gpt2")
+    below = frontier(profile(model, batch, loss_fn)).points[0][0]
+    asked: dict[str, Any] = {"optimizer": None, "margin": 0, "quiet": True}
+    with pytest.raises(InfeasibleBudget):
+        auto_checkpoint(model, batch, budget=below, **asked)
+    with auto_checkpoint(model, batch, budget=below, tiles=16, **asked) as handle:
+        assert handle.plan.tiles
