@@ -40,6 +40,20 @@ class Projection:
     needed: tuple[bool, bool, bool]
     gradients: list[torch.Tensor | None] | None = None
 
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self.version = self._versions()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something has written to its tensors."""
+        return self._versions() != self.version
+
+    def _versions(self) -> int:
+        tensors = (self.hidden, self.weight, self.bias)
+        return sum(tensor._version for tensor in tensors if tensor is not None)
+
     def release(self) -> None:
         """Hold no tensors any longer."""
         self.hidden = self.weight = self.bias = None

@@ -154,6 +154,12 @@ def _cross_entropy(
             "compute one loss (a model that is given labels computes its own), or take the chunks "
             "away with remove() on the handle"
         )
+    if projection.is_changed:
+        raise UnsupportedModel(
+            f"the input or the weight of the head {said} is changed in place between the head and "
+            "the loss, which makes the logits anew; change a copy, or take the chunks away with "
+            "remove() on the handle"
+        )
     assert projection.weight is not None
     if projection.weight.untyped_storage().nbytes() == 0:
         raise UnsupportedModel(

@@ -74,8 +74,9 @@ def after(
     rest = args[1:]
     is_last = made.place == made.rows.dim()
     if name in _REGROUPED and is_last:
-        shape = func(formed(made), *rest, **kwargs).shape
-        if shape and shape[-1] == made.width:
+        form = func(formed(made), *rest, **kwargs)
+        shape = form.shape
+        if form.dtype == made.dtype and shape[-1:] == (made.width,):
             return replace(made, rows=made.rows.reshape(shape[:-1]), place=len(shape) - 1)
     if name == "__getitem__" and is_last and _copies(rest[0]):
         index = _of_tokens(rest[0], made.rows.dim())
