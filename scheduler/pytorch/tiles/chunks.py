@@ -3,13 +3,13 @@
 The gradients are made in the forward, so that no logits are kept: the loss is summed over tokens,
 and what its gradient is multiplied with comes in the backward.
 
-torch's `linear_cross_entropy` does the same, and is not used: it has no label smoothing and no steps
-between, falls back to the whole logits with a warning, rounds its loss to bf16 (7e-4 off, where
-transformers has float32, 1e-5), and is one operation to whoever counts bytes. With 1,024 tokens of
-width 64, a vocabulary of 2,000 and 8 chunks, on a CPU, its peak in units of the whole float32 logits is
-0.225 in float32 and 0.382 in bf16, that of what is here 0.230 and 0.333. It keeps less in bf16 (0.047,
-here 0.079: sums over chunks are in float32 here) and its gradients are up to twice as close to
-float64; those here are as close as those of the whole.
+torch's `linear_cross_entropy` does the same, and is not used: it has no label smoothing and no
+steps between, falls back to the whole logits with a warning, rounds its loss to bf16 (7e-4 off,
+where transformers has float32, 1e-5), and is one operation to whoever counts bytes. With 1,024
+tokens of width 64, a vocabulary of 2,000 and 8 chunks, on a CPU, its peak in units of the whole
+float32 logits is 0.225 in float32 and 0.382 in bf16, that of what is here 0.230 and 0.333. It keeps
+less in bf16 (0.047, here 0.079: sums over chunks are in float32 here) and its gradients are up to
+twice as close to float64; those here are as close as those of the whole.
 """
 
 from __future__ import annotations
