@@ -53,7 +53,7 @@ def test_fit_as_json_is_the_object(capsys: Capture) -> None:
     )
     assert status == 0
     expected = fit("gpt2", batch=4, budget="6GB").to_dict()
-    assert len(expected["remedies"]) == 6
+    assert len(expected["remedies"]) == 7
     assert json.loads(out) == json.loads(json.dumps(expected))
 
 

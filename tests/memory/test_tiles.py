@@ -63,3 +63,6 @@ def test_what_tiles_make_of_a_large_run() -> None:
     assert tiled.plan is not None
     assert tiled.plan.tiles
     assert tiled.plan.overhead < 0.9 * whole.plan.overhead
+    remedies = fit("llama-3-8b", budget_gb=80, **run).remedies
+    (named,) = [each for each in remedies if each.arguments[0].name == "tiles"]
+    assert named.overhead == tiled.plan.overhead

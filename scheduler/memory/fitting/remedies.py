@@ -56,8 +56,8 @@ def find_remedies(found: FitFacts) -> tuple[Remedy, ...]:
     """What does better than what was found, each change by itself, best first.
 
     Better: a plan fits; it loses less time; or, where none fits, less memory is needed. Of equals
-    the one that changes less comes first: a chunked loss, options, a stage of ZeRO, micro-batches,
-    an optimizer of 8 bits, adapters.
+    the one that changes less comes first: the head in tiles, a chunked loss, options, a stage of
+    ZeRO, micro-batches, an optimizer of 8 bits, adapters.
     """
     kinds = (_best(found, note, changes) for note, changes in _changes(found))
     helpful = [each for each in kinds if each is not None and _rank(each) < _rank(found)]
@@ -74,6 +74,8 @@ def _rank(found: FitFacts | Remedy) -> tuple[bool, float]:
 def _changes(found: FitFacts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Kinds of changes, the smallest first, each with its alternatives and what is said of it."""
     recipe, batch = found.training.recipe, found.batch
+    if not found.training.tiles:
+        yield "gradients equal to rounding", [{"tiles": True}]
     if recipe.loss != "chunked":
         yield "an estimate, of equal chunks", [{"loss": "chunked"}]
     if found.plan is not None and not found.options:
@@ -117,5 +119,7 @@ def _changed(found: FitFacts, change: dict[str, Any]) -> FitFacts:
     """What is found with other arguments."""
     fields = {name: value for name, value in change.items() if name in RecipeFields.__annotations__}
     own = {name: value for name, value in change.items() if name not in fields}
-    recipe = replace(found.training.recipe, **fields)
-    return replace(found, training=replace(found.training, recipe=recipe), search=False, **own)
+    training = found.training
+    recipe, tiles = replace(training.recipe, **fields), own.pop("tiles", training.tiles)
+    training = replace(training, recipe=recipe, tiles=tiles)
+    return replace(found, training=training, search=False, **own)
