@@ -229,7 +229,7 @@ def test_every_field_is_on_the_command_line_or_listed_as_not() -> None:
     assert given | {*NOT_OPTIONS} == names
     assert not given & {*NOT_OPTIONS}
     of_fit = {option.argument for option in OPTIONS} - names
-    assert of_fit == {"gpu", "batch", "sequence", "efficiency", "options", "margin"}
+    assert of_fit == {"gpu", "batch", "sequence", "efficiency", "options", "tiles", "margin"}
 
 
 def test_every_field_is_in_the_record_of_a_fit() -> None:

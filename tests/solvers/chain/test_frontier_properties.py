@@ -44,7 +44,7 @@ MOST = 2880
 """Plans of five layers without options."""
 
 
-@examples(500)
+@examples(250)
 @given(chains(max_layers=5, max_plans=MOST))
 def test_points_are_the_pareto_set_of_every_plan(chain: Chain) -> None:
     check_against_every_plan(chain)
@@ -75,7 +75,7 @@ def repeated(chain: Chain, length: int) -> Chain:
     return made
 
 
-@examples(300)
+@examples(150)
 @given(chains(max_layers=2, max_options=1), st.integers(2, 5))
 def test_points_where_spans_repeat_from_the_first_layer_on(chain: Chain, length: int) -> None:
     check_against_every_plan(repeated(chain, length))
@@ -97,7 +97,7 @@ def test_points_with_many_options(chain: Chain) -> None:
     check_against_every_plan(chain)
 
 
-@examples(200)
+@examples(120)
 @given(chains(max_layers=4, max_plans=1500))
 def test_replay_agrees_with_the_oracle_on_every_plan(chain: Chain) -> None:
     n = len(chain)
