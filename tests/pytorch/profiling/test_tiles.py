@@ -107,7 +107,7 @@ def test_tiles_are_not_thin_unless_asked() -> None:
 def test_one_call_takes_tiles_where_they_are_asked_for() -> None:
     model, batch, loss_fn = case("gpt2")
     below = frontier(profile(model, batch, loss_fn)).points[0][0]
-    asked: dict[str, Any] = {"optimizer": None, "margin": 0, "quiet": True}
+    asked: dict[str, Any] = {"optimizer": None, "margin": 0, "quiet": True, "options": False}
     with pytest.raises(InfeasibleBudget):
         auto_checkpoint(model, batch, budget=below, **asked)
     with auto_checkpoint(model, batch, budget=below, tiles=16, **asked) as handle:

@@ -107,7 +107,7 @@ def identical(length: int, **changes: int | bool) -> Chain:
 # Single-level plans
 
 
-@examples(250)
+@examples(125)
 @given(chains(max_layers=5))
 def test_the_single_level_frontier_is_that_of_every_plan(chain: Chain) -> None:
     assert Frontier(chain, nested=False).points == best_points(chain)
@@ -250,7 +250,7 @@ def test_the_closed_forms_use_their_k() -> None:
     assert all(solver(fixed, PLENTY).schedule.items == keep_all(5) for solver in BASELINES)
 
 
-@examples(300)
+@examples(150)
 @given(chains(max_layers=12, max_options=0), st.data())
 def test_the_quick_evaluation_is_the_replay(chain: Chain, data: st.DataObject) -> None:
     drawn: list[tuple[int, int]] = []

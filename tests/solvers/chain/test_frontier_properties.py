@@ -44,7 +44,7 @@ MOST = 2880
 """Plans of five layers without options."""
 
 
-@examples(250)
+@examples(125)
 @given(chains(max_layers=5, max_plans=MOST))
 def test_points_are_the_pareto_set_of_every_plan(chain: Chain) -> None:
     check_against_every_plan(chain)
@@ -75,7 +75,7 @@ def repeated(chain: Chain, length: int) -> Chain:
     return made
 
 
-@examples(150)
+@examples(75)
 @given(chains(max_layers=2, max_options=1), st.integers(2, 5))
 def test_points_where_spans_repeat_from_the_first_layer_on(chain: Chain, length: int) -> None:
     check_against_every_plan(repeated(chain, length))
@@ -115,7 +115,7 @@ def test_brute_agrees_with_the_oracle(chain: Chain) -> None:
     assert brute.frontier(chain) == pareto(every_result(chain))
 
 
-@examples(200)
+@examples(100)
 @given(chains(max_layers=4, max_plans=1000), st.data())
 def test_solve_is_the_best_plan_within_a_budget(chain: Chain, data: st.DataObject) -> None:
     results = every_result(chain)
@@ -141,7 +141,7 @@ def test_solve_is_the_best_plan_within_a_budget(chain: Chain, data: st.DataObjec
 # Chains of any length
 
 
-@examples(150)
+@examples(75)
 @given(chains(max_layers=8))
 def test_plans_of_points_are_what_they_say(chain: Chain) -> None:
     frontier = Frontier(chain)

@@ -41,7 +41,7 @@ def held(chain: Chain, chosen: tuple[Choice, ...]) -> int:
     return total
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(chains(min_layers=2, max_layers=4, max_options=3), st.integers(1, 80), st.data())
 def test_layers_free_no_more_than_room_allows(
     chain: Chain, excess: int, data: st.DataObject

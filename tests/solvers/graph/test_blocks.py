@@ -116,7 +116,7 @@ def brute_cuts(graph: LayerGraph) -> list[int]:
 
 
 @given(block_graphs())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_cuts(graph: LayerGraph) -> None:
     assert cuts(graph) == brute_cuts(graph)
 
@@ -142,7 +142,7 @@ def stops_with_option(action: object) -> bool:
 
 
 @given(block_graphs())
-@settings(deadline=None, max_examples=200, suppress_health_check=_SLOW)
+@settings(deadline=None, max_examples=100, suppress_health_check=_SLOW)
 def test_every_plan_of_the_frontier_runs_on_the_graph(graph: LayerGraph) -> None:
     operations = lower(graph)
     for blocks in as_chain(graph):
@@ -161,7 +161,7 @@ def test_every_plan_of_the_frontier_runs_on_the_graph(graph: LayerGraph) -> None
 
 
 @given(block_graphs(), st.data())
-@settings(deadline=None, max_examples=300, suppress_health_check=_SLOW)
+@settings(deadline=None, max_examples=150, suppress_health_check=_SLOW)
 def test_no_plan_peaks_higher_on_the_graph(graph: LayerGraph, data: st.DataObject) -> None:
     # Whatever is nested in what, options of every kind among it: not only what a solver makes.
     for blocks in as_chain(graph):
@@ -173,7 +173,7 @@ def test_no_plan_peaks_higher_on_the_graph(graph: LayerGraph, data: st.DataObjec
 
 
 @given(chains(min_layers=4, max_layers=4, max_options=0), st.booleans(), st.data())
-@settings(deadline=None, max_examples=300, suppress_health_check=_SLOW)
+@settings(deadline=None, max_examples=150, suppress_health_check=_SLOW)
 def test_no_plan_of_one_block_peaks_higher(drawn: Chain, first: bool, data: st.DataObject) -> None:
     # Beside the block, or two, there is next to nothing, so that it decides the peak of each plan.
     front = replace(NOTHING, output_bytes=drawn.input_bytes)
@@ -213,7 +213,7 @@ def test_an_input_held_for_an_option_alone_counts() -> None:
 
 
 @given(block_graphs(), st.sampled_from((0, 30, 50, 70, 90, 100)))
-@settings(deadline=None, max_examples=150, suppress_health_check=_SLOW)
+@settings(deadline=None, max_examples=75, suppress_health_check=_SLOW)
 def test_solve_blocks(graph: LayerGraph, percent: int) -> None:
     budget = graph.replay(keep_all(graph)).peak_bytes * percent // 100
     found = solve_blocks(graph, budget)

@@ -99,7 +99,7 @@ def test_counterexamples(record: dict[str, Any]) -> None:
     assert best_staged(graph, budget) == record["optimal_staged"]
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_nodes_as_the_plain_search_says(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs(max_nodes=6) | training_graphs(max_pairs=3))
@@ -107,7 +107,7 @@ def test_nodes_as_the_plain_search_says(data: st.DataObject) -> None:
     assert time_of(graph, budget) == best_any(graph, budget)
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_layers_as_the_plain_search_says(data: st.DataObject) -> None:
     graph = data.draw(layer_graphs(max_layers=3))
@@ -140,7 +140,7 @@ def test_dense_layers_as_the_plain_search_says() -> None:
     assert 20 <= sum(recomputed) < len(recomputed)
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_no_schedule_beats_it(data: st.DataObject) -> None:
     graph: Graph = data.draw(compute_graphs() | training_graphs() | layer_graphs(max_layers=5))
@@ -172,21 +172,21 @@ def check_classes(graph: Graph, budget: int) -> None:
         assert best == staged == forward == graph.least_time
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_classes_of_nodes(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs() | training_graphs())
     check_classes(graph, data.draw(budgets(graph)))
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_classes_of_layers(data: st.DataObject) -> None:
     graph = data.draw(layer_graphs(max_layers=4))
     check_classes(graph, data.draw(budgets(graph)))
 
 
-@examples(150)
+@examples(75)
 @given(st.data())
 def test_staged_as_every_choice_of_repeats_says(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs(max_nodes=5))
@@ -205,7 +205,7 @@ def test_staged_as_every_choice_of_repeats_says(data: st.DataObject) -> None:
     assert best_staged(graph, budget, forward_only) == min(times, default=None)
 
 
-@examples(150)
+@examples(75)
 @given(st.data())
 def test_staged_as_the_quoted_formulation_says(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs(max_nodes=6) | training_graphs(max_pairs=3))

@@ -199,7 +199,7 @@ def same(judge: Replay, oracle: graph_oracle.Outcome) -> None:
     assert oracle.during[judge.peak_at] == oracle.peak
 
 
-@examples(400)
+@examples(200)
 @given(st.data())
 def test_schedules_replay_as_the_oracle_says(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs() | training_graphs())
@@ -207,7 +207,7 @@ def test_schedules_replay_as_the_oracle_says(data: st.DataObject) -> None:
     same(graph.replay(Nodes(schedule)), graph_oracle.simulate_schedule(graph, schedule))
 
 
-@examples(400)
+@examples(200)
 @given(st.data())
 def test_actions_replay_as_the_oracle_says(data: st.DataObject) -> None:
     graph = data.draw(layer_graphs(max_layers=6))
@@ -215,7 +215,7 @@ def test_actions_replay_as_the_oracle_says(data: st.DataObject) -> None:
     same(graph.replay(Actions(tuple(steps))), graph_oracle.simulate_actions(graph, steps))
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_what_is_legal(data: st.DataObject) -> None:
     graph = data.draw(compute_graphs(max_nodes=3))
@@ -242,7 +242,7 @@ def spoiled(data: st.DataObject, steps: Sequence[LayerAction], n: int) -> list[L
     return result
 
 
-@examples(400)
+@examples(200)
 @given(st.data())
 def test_what_is_legal_of_layers(data: st.DataObject) -> None:
     graph = data.draw(layer_graphs())
@@ -256,7 +256,7 @@ def test_what_is_legal_of_layers(data: st.DataObject) -> None:
         same(graph.replay(Actions(tuple(steps))), outcome)
 
 
-@examples(400)
+@examples(200)
 @given(st.data())
 def test_plans_of_chains_need_no_more_as_graphs(data: st.DataObject) -> None:
     chain = data.draw(chains(max_layers=6, max_options=0))

@@ -55,7 +55,7 @@ def check(graph: Graph, budget: int, plan_class: PlanClass) -> None:
 
 
 @given(compute_graphs(max_nodes=8), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_compute_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
     budget = data.draw(st.sampled_from(budgets(graph)))
     for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
@@ -63,7 +63,7 @@ def test_compute_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
 
 
 @given(training_graphs(max_pairs=4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_training_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
     budget = data.draw(st.sampled_from(budgets(graph)))
     for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
@@ -71,7 +71,7 @@ def test_training_graphs(graph: ComputeGraph, data: st.DataObject) -> None:
 
 
 @given(layer_graphs(max_layers=4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_layer_graphs(graph: LayerGraph, data: st.DataObject) -> None:
     budget = data.draw(st.sampled_from(budgets(graph)))
     for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):

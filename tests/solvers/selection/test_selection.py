@@ -49,7 +49,7 @@ def random_prices(seed: int, count: int, most: int) -> list[tuple[int, int]]:
 # Against running the block with every set of operations
 
 
-@examples(500)
+@examples(250)
 @given(blocks(9))
 def test_the_pareto_set_is_that_of_every_legal_set(block: Block) -> None:
     found = pareto(block)
@@ -133,7 +133,7 @@ def test_operations_tied_too_widely_are_given_up_and_told(
     assert lost > 3
 
 
-@examples(200)
+@examples(100)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(2, 10))
 def test_thin_loses_least_of_all_selections(seed: int, count: int, most: int) -> None:
     random = Random(seed)
