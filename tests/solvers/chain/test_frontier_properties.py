@@ -50,7 +50,7 @@ def test_points_are_the_pareto_set_of_every_plan(chain: Chain) -> None:
     check_against_every_plan(chain)
 
 
-@examples(60)
+@examples(30)
 @given(chains(min_layers=5, max_layers=5, max_plans=MOST, recomputable=True))
 def test_points_with_five_layers(chain: Chain) -> None:
     check_against_every_plan(chain)
