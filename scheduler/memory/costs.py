@@ -35,12 +35,10 @@ from scheduler.memory.simulate.step import (
     Activations,
     Seen,
     block,
-    flops_share,
     head,
     rehearse,
-    run,
+    run_once,
 )
-from scheduler.memory.simulate.tensors import Paper
 from scheduler.memory.simulate.tiles import can_tile, tiled_head
 
 if TYPE_CHECKING:
@@ -245,9 +243,7 @@ def _as_kept(peaks: Peaks, kept: Activations, gradients: int) -> Peaks:
 
 def _tiled(at: Setting, machine: Gpu, count: int) -> Peaks:
     """The head in so many tiles, on paper."""
-    paper = Paper(machine, flops_share=flops_share(at, machine))
-    peaks = run(paper, partial(tiled_head, tiles=count), at, scalar=True).peaks
-    return replace(peaks, drop_peak=None, recompute_time=peaks.forward_time)
+    return run_once(partial(tiled_head, tiles=count), at, machine, scalar=True)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
@@ -339,15 +335,9 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
 
 def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
     """The embedding, seen on paper."""
-    seen = run(Paper(machine, flops_share=flops_share(at, machine)), embed, at)
-    peaks = replace(
-        seen.peaks,
-        input_bytes=held,
-        input_saved=True,
-        gradient_bytes=seen.gradient_bytes if at.trained else 0,
-        drop_peak=None,
-        recompute_time=seen.peaks.forward_time,
-    )
+    peaks = run_once(embed, at, machine)
+    gradients = peaks.gradient_bytes if at.trained else 0
+    peaks = replace(peaks, input_bytes=held, input_saved=True, gradient_bytes=gradients)
     return peaks.cost("embedding", recomputable=False)
 
 

@@ -8,7 +8,7 @@ from scheduler.common.errors import BUG
 from scheduler.costs.readers import Costs
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
-from scheduler.plans.policies import policies_of, tiles_of
+from scheduler.plans.policies import chosen
 from solvers.problem import Problem
 from solvers.replay import Replay
 from solvers.schedule import IllegalPlan, Schedule
@@ -58,7 +58,6 @@ def certified(
         )
     everything = problem.replay(problem.keep_all())
     ticks = costs.ticks_per_unit
-    options = solution.schedule.options()
     return Plan(
         layers=problem.names,
         schedule=solution.schedule,
@@ -77,8 +76,7 @@ def certified(
         plan_class=solution.plan_class.value,
         note=solution.note,
         proven_bytes=None if size is None else size.available,
-        policies=policies_of(costs.layers, options) if options else {},  # type: ignore[union-attr]
-        tiles=tiles_of(costs.layers, options) if options else {},  # type: ignore[union-attr]
+        **chosen(costs, solution.schedule.options()),
         _costs=costs,
     )
 

@@ -12,13 +12,12 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
 from scheduler.costs.base import MOST_LOST
 from scheduler.costs.keeps import Keeps
-from scheduler.costs.layer import LayerCost
 from scheduler.costs.readers import Costs
 from scheduler.plans.file.fields import check_replayed
 from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
-from scheduler.plans.policies import check_policies, check_tiles, policies_of, tiles_of
+from scheduler.plans.policies import check_policies, check_tiles, chosen
 from scheduler.plans.text import peak_text
 from scheduler.report.tables import excess
 from solvers.problem import Problem
@@ -209,10 +208,7 @@ class PlanFacts:
         own = self._costs_of_plan(costs)
         problem = self._kind.problem(own)
         done = self._executed(problem)
-        options = self.schedule.options()
-        layers: tuple[LayerCost, ...] = own.layers if options else ()  # type: ignore[union-attr]
-        own_of = {"policies": policies_of(layers, options), "tiles": tiles_of(layers, options)}
-        for what, said in own_of.items():
+        for what, said in chosen(own, self.schedule.options()).items():
             if said != getattr(self, what):
                 raise InvalidPlan(
                     f"the plan's {what!r} are not what its costs say of its options; it was "

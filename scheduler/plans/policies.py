@@ -5,31 +5,33 @@ And in how many tiles these layers run, where they do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypedDict
 
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import shown
 from scheduler.costs.keeps import Keeps, check_keeps
-from scheduler.costs.layer import LayerCost, OptionCost
+from scheduler.costs.layer import OptionCost
 
 
-def policies_of(layers: Iterable[LayerCost], options: Mapping[int, str]) -> dict[str, Keeps]:
-    """By name of layer what an option keeps, of the `options` by position whose costs say it."""
-    return {name: each.keeps for name, each in _chosen(layers, options) if each.keeps}
+class Chosen(TypedDict):
+    """What a plan says of its options, as fields of it, by names of layers."""
+
+    policies: dict[str, Keeps]
+    tiles: dict[str, int]
 
 
-def tiles_of(layers: Iterable[LayerCost], options: Mapping[int, str]) -> dict[str, int]:
-    """By name of layer in how many tiles it runs, of the `options` by position that have any."""
-    return {name: each.tiles for name, each in _chosen(layers, options) if each.tiles}
-
-
-def _chosen(
-    layers: Iterable[LayerCost], options: Mapping[int, str]
-) -> Iterable[tuple[str, OptionCost]]:
-    for i, layer in enumerate(layers):
-        if i in options:
-            yield layer.name, next(o for o in layer.options if o.name == options[i])
+def chosen(costs: Any, options: Mapping[int, str]) -> Chosen:
+    """What the costs say of the `options`, which are given by the positions of their layers."""
+    found: dict[str, OptionCost] = {}
+    for i, name in options.items():
+        layer = costs.layers[i]
+        found[layer.name] = next(option for option in layer.options if option.name == name)
+    return {
+        "policies": {name: each.keeps for name, each in found.items() if each.keeps},
+        "tiles": {name: each.tiles for name, each in found.items() if each.tiles},
+    }
 
 
 def check_tiles(value: object, names: Collection[str]) -> dict[str, int]:
@@ -37,16 +39,10 @@ def check_tiles(value: object, names: Collection[str]) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise InvalidPlan(f"'tiles' must give names of layers a number, got {shown(value)}")
     tiles: dict[str, int] = {}
-    for name, count in value.items():
-        if name not in names:
-            raise InvalidPlan(
-                f"tiles[{shown(name)}]: the plan keeps no layer of that name under an option"
-            )
+    for where, name, count in _of_layers("tiles", value, names):
         number = plain(count)
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise InvalidPlan(
-                f"tiles[{shown(name)}] must be a whole number from 1 on, got {shown(count)}"
-            )
+            raise InvalidPlan(f"{where} must be a whole number from 1 on, got {shown(count)}")
         tiles[name] = number
     return tiles
 
@@ -58,11 +54,19 @@ def check_policies(value: object, names: Collection[str]) -> dict[str, Keeps]:
             f"'policies' must say for names of layers what to keep, got {shown(value)}"
         )
     policies: dict[str, Keeps] = {}
-    for name, calls in value.items():
-        where = f"policies[{shown(name)}]"
-        if name not in names:
-            raise InvalidPlan(f"{where}: the plan keeps no layer of that name under an option")
+    for where, name, calls in _of_layers("policies", value, names):
         policies[name] = check_keeps(where, calls, InvalidPlan)
         if not policies[name]:
             raise InvalidPlan(f"{where} is empty; leave it out")
     return policies
+
+
+def _of_layers(
+    field: str, value: Mapping[Any, Any], names: Collection[str]
+) -> Iterator[tuple[str, str, object]]:
+    """The place, the name of the layer, and what is said of it."""
+    for name, said in value.items():
+        where = f"{field}[{shown(name)}]"
+        if name not in names:
+            raise InvalidPlan(f"{where}: the plan keeps no layer of that name under an option")
+        yield where, name, said

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scheduler import CostGraph, InfeasibleBudget, Plan, solve
-from scheduler.plans.policies import policies_of
+from scheduler.plans.policies import chosen
 from scheduler.pytorch import Measurement, measure, profile
 from solvers.schedule import Item, Items
 
@@ -220,7 +220,7 @@ def plan_of(layers: CostGraph, items: Sequence[Item]) -> Plan:
         status="feasible",
         lower_bound_time=0,
         costs_sha256=layers.sha256,
-        policies=policies_of(layers.layers, schedule.options()),
+        **chosen(layers, schedule.options()),
         _costs=layers,
     )
 

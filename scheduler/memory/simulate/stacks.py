@@ -16,9 +16,8 @@ from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting
-from scheduler.memory.simulate.step import Forward, block, flops_share, head, rehearse, run
+from scheduler.memory.simulate.step import block, head, rehearse, run_once
 from scheduler.memory.simulate.t5 import t5_between, t5_embed
-from scheduler.memory.simulate.tensors import Paper
 
 
 def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
@@ -26,11 +25,10 @@ def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
     shape = at.shape
     below = sum(not kind.causal for kind in shape.blocks)
     encoder, decoder = at.of(shape.blocks[0]), at.of(shape.blocks[-1])
-    ending = rehearse(head, decoder, machine, scalar=True).peaks
-    end = replace(ending, drop_peak=None, recompute_time=ending.forward_time)
+    end = run_once(head, decoder, machine, scalar=True)
     bias = shape.heads * at.sequence**2 * at.stream
     held = _held(at) + end.output_bytes + bias
-    start = _around(t5_embed, encoder, machine)
+    start = run_once(t5_embed, encoder, machine)
     start = replace(
         start,
         input_bytes=held,
@@ -39,7 +37,7 @@ def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
         saved_bytes=start.saved_bytes - bias,
         forward_peak=start.forward_peak - bias,
     )
-    between = _around(t5_between, decoder, machine)
+    between = run_once(t5_between, decoder, machine)
     kinds = {
         (one.shape, last): _Kind.of(replace(one, last=last), machine, options=options)
         for one in (encoder, decoder)
@@ -99,9 +97,3 @@ class _Kind:
         """Its costs, with `more` bytes in every forward."""
         one = self.peaks.with_more_in_forward(more).cost(name)
         return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
-
-
-def _around(forward: Forward, at: Setting, machine: Gpu) -> Peaks:
-    """What cannot be run again, seen on paper."""
-    seen = run(Paper(machine, flops_share=flops_share(at, machine)), forward, at)
-    return replace(seen.peaks, drop_peak=None, recompute_time=seen.peaks.forward_time)

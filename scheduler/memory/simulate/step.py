@@ -148,6 +148,12 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
     )
 
 
+def run_once(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -> Peaks:
+    """What a layer that cannot be run again needs, seen on paper; `scalar` as in `run`."""
+    seen = run(Paper(gpu, flops_share=flops_share(at, gpu)), forward, at, scalar=scalar)
+    return replace(seen.peaks, drop_peak=None, recompute_time=seen.peaks.forward_time)
+
+
 def run_again(paper: Selective, forward: Forward, at: Setting) -> Seen:
     """Run a layer as a selective checkpoint."""
 

@@ -221,6 +221,13 @@ def _profile(
     _check_casts(model, blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
+    # What has no backward is let go where its output is: to the chain it is code between blocks.
+    cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
+    if 0 < len(cut_off) < len(blocks):
+        names = [name for name in found.names if name not in cut_off]
+        found = replace(found, names=names)
+        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
+    with ambient.inside(model, cache=True):
         tiles = see_tiles(
             model,
             _tokens(blocks[-1]),
@@ -228,12 +235,6 @@ def _profile(
             _last(parts),
             lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
         )
-    # What has no backward is let go where its output is: to the chain it is code between blocks.
-    cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
-    if 0 < len(cut_off) < len(blocks):
-        names = [name for name in found.names if name not in cut_off]
-        found = replace(found, names=names)
-        return _profile(model, inputs, loss_fn, found, clock, ambient, options, least)
     seen, runs = see_blocks(blocks, parts, clock, ambient, options)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -127,9 +127,11 @@ class _Values:
 
     def after(self, other: _Values, *, rounded: bool = False) -> bool:
         """Whether another step leaves the same; `rounded`: with a loss that may be rounded."""
-        mine, theirs = ((each.drawn, each.state) for each in (self, other))
-        far = _units({"": self.loss}, {"": other.loss})
-        return mine == theirs and far <= (ROUNDING if rounded else 0)
+        if (self.drawn, self.state) != (other.drawn, other.state):
+            return False
+        if rounded:
+            return _farthest({"": self.loss}, {"": other.loss}).units <= ROUNDING
+        return _digest(self.loss) == _digest(other.loss)
 
     @classmethod
     def of(
@@ -156,11 +158,10 @@ class _Values:
 
 def _compared(found: Verification, values: _Values, again: _Values, mine: _Values) -> Verification:
     """What was found, with what is to be said of values: without the plan, again, and with it."""
-    noise, _ = _farthest(values.gradients, again.gradients)
+    noise = _farthest(values.gradients, again.gradients).share
     deterministic = not noise and values.outputs == again.outputs and values.after(again)
-    far, worst = _farthest(values.gradients, mine.gradients)
+    far, units, worst = _farthest(values.gradients, mine.gradients)
     tiled = bool(found.plan.tiles)
-    units = _units(values.gradients, mine.gradients)
     if not far:
         gradients = "equal"
     elif tiled and units <= ROUNDING and far <= MOST_ROUNDING:
@@ -188,12 +189,22 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     )
 
 
-def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[float, str]:
-    """Largest relative difference between gradients, and the parameter that has it."""
-    far, worst = 0.0, ""
+class _Apart(NamedTuple):
+    """How far tensors are apart, as a share of a tensor's largest entry, and which is farthest.
+
+    `units` is the most in units of rounding, each tensor's in those of its own type.
+    """
+
+    share: float
+    units: float
+    name: str
+
+
+def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> _Apart:
+    far, units, worst = 0.0, 0.0, ""
     for name in {**one, **other}:
         if name not in one or name not in other:
-            return float("inf"), name
+            return _Apart(float("inf"), float("inf"), name)
         if torch.equal(one[name], other[name]):
             continue
         a, b = one[name].double(), other[name].double()
@@ -201,18 +212,10 @@ def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> t
             continue  # the same steps break in the same way
         difference = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-300)
         difference = difference if difference > 0 else float("inf")  # NaN on one side
+        units = max(units, difference / torch.finfo(one[name].dtype).eps)
         if difference > far:
             far, worst = difference, name
-    return far, worst
-
-
-def _units(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Largest difference in units of rounding, each of its own type, of the largest entry."""
-    pairs = [({n: one[n]}, {n: other[n]}) for n in one.keys() & other.keys()]
-    return max(
-        (_farthest(a, b)[0] / torch.finfo(*{t.dtype for t in a.values()}).eps for a, b in pairs),
-        default=0.0,
-    )
+    return _Apart(far, units, worst)
 
 
 def _forwards_part(planned: dict[str, int], found: dict[str, int]) -> str | None:
