@@ -126,6 +126,30 @@ def test_a_plan_is_written_whole_or_not_at_all(capsys: Capture, tmp_path: Path) 
 # --- compare, frontier --------------------------------------------------------------------------
 
 
+def test_an_output_is_no_input(capsys: Capture, tmp_path: Path) -> None:
+    """Costs that a command reads are still there after it, however the file is named."""
+    table = tmp_path / "mine.csv"
+    table.write_text(before := "forward_time,backward_time,output_bytes,saved_bytes\n1,2,2,5\n")
+    plan, link = tmp_path / "plan.json", tmp_path / "link.csv"
+    link.symlink_to(table)
+    asked = ("solve", str(table), "--budget", "1GB", "-o")
+    status, _, err = run(capsys, *asked, str(plan))
+    assert status == 0
+    assert "next to nothing of the budget of 1GB; sizes in costs are bytes: are these MB?" in err
+    for arguments in (
+        (*asked, str(link)),
+        ("report", str(plan), "--costs", str(table), "-o", str(table)),
+        ("export", str(plan), "--to", "torch", "-o", str(plan)),
+    ):
+        status, _, err = run(capsys, *arguments)
+        assert status == 2
+        assert "is also what is read, and would replace it; name another" in err
+    assert table.read_text() == before
+    assert (
+        "banana' is none of s, ms, us, ns" in run(capsys, *asked, "-", "--time-unit", "banana")[2]
+    )
+
+
 def test_compare(capsys: Capture) -> None:
     status, out, err = run(capsys, "compare", *EXAMPLE, "--budget", "5GB")
     assert (status, err) == (0, "")

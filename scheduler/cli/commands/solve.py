@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import narrowed, print_width
 
-    check_output(arguments.output)
+    check_output(arguments.output, arguments.costs, arguments.model)
     asked = options.costs_within(arguments)
     with Watching(asked.costs, quiet=arguments.quiet) as watching:
         try:
