@@ -78,13 +78,14 @@ def _changes(found: FitFacts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield "gradients equal to rounding", [{"tiles": True}]
     if recipe.loss != "chunked":
         yield "an estimate, of equal chunks", [{"loss": "chunked"}]
-    if found.plan is not None and not found.options:
-        yield "", [{"options": True}]
     stage, gpus = recipe.sharding.stage, recipe.sharding.gpus
+    if found.plan is not None and not found.options and not recipe.sharding.refuses_options:
+        yield "", [{"options": True}]
+    most = 2 if found.options else 3  # options are refused in the third
     if gpus > 1:
-        yield "", [{"zero": more} for more in range(stage + 1, 4)]
+        yield "", [{"zero": more} for more in range(stage + 1, most + 1)]
     else:
-        yield "", [{"zero": more, "gpus": _NODE} for more in range(max(stage, 1), 4)]
+        yield "", [{"zero": more, "gpus": _NODE} for more in range(max(stage, 1), most + 1)]
     more = {} if recipe.train == "frozen" else {"gradient_accumulation": True}
     sizes = [batch // parts for parts in (2, 4, 8, 16, 32, 64) if batch % parts == 0]
     if batch > 1:
