@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import shown
 from scheduler.export.standalone.caches import check_no_cache, hand_no_caches
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.fake import faked
@@ -110,6 +111,18 @@ def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise UnsupportedModel(
         "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
         f"got {type(inputs).__name__}"
+    )
+
+
+def check_loss(loss_fn: object) -> None:
+    """Raise `UnsupportedModel` where something else is in the place of `loss_fn`."""
+    if loss_fn is None or callable(loss_fn):
+        return
+    budget = isinstance(loss_fn, (int, float, str)) and not isinstance(loss_fn, bool)
+    name = "budget" if isinstance(loss_fn, str) else "budget_gb"
+    hint = f"; for a budget write {name}={loss_fn!r}" if budget else ""
+    raise UnsupportedModel(
+        f"loss_fn, the third argument, must be a function of the output, got {shown(loss_fn)}{hint}"
     )
 
 

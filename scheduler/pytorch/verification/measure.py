@@ -15,7 +15,14 @@ from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import call_model, clear_gradients, device_of, loss_of, prepared
+from scheduler.pytorch.model.step import (
+    call_model,
+    check_loss,
+    clear_gradients,
+    device_of,
+    loss_of,
+    prepared,
+)
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
@@ -75,6 +82,7 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
+    check_loss(loss_fn)
     model = bare(model)
     faking = is_fake(model) if fake is None else fake
     return measured(model, inputs, loss_fn, blocks, fake=faking, inside=True)
