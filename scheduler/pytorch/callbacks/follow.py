@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-from scheduler.common.errors import UnsupportedModel
+from scheduler.common.errors import InvalidBudget, UnsupportedModel
+from scheduler.common.text import did_you_mean
+from scheduler.common.units import resolve_budget
 from scheduler.pytorch.checkpointing.coverage import Coverage
-from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint
+from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint, is_another_rank
 from scheduler.pytorch.fitting.choice import Choice
 from scheduler.pytorch.model.replace import put_back
 from scheduler.pytorch.model.wrappers import bare
@@ -22,6 +25,23 @@ from scheduler.pytorch.model.wrappers import bare
 logger = logging.getLogger("scheduler.pytorch")
 
 Sizes = tuple[tuple[int, ...], ...]
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Refuse what `auto_checkpoint` would, as far as it is known before the first step.
+
+    Raises `UnsupportedModel` of an argument that it does not have, `InvalidBudget` where there is
+    no budget and no CUDA device.
+    """
+    takes = [*inspect.signature(auto_checkpoint).parameters][2:]
+    for name in settings:
+        if name not in takes:
+            near = did_you_mean(name, takes) or f"; there are {', '.join(takes)}"
+            raise UnsupportedModel(f"there is no setting {name!r}{near}")
+    if settings.get("budget_gb") is not None or settings.get("budget") is not None:
+        resolve_budget(settings.get("budget_gb"), settings.get("budget"))
+    elif not torch.cuda.is_available():
+        raise InvalidBudget("no CUDA and no budget: pass budget_gb=80, for instance")
 
 
 def sizes_of(inputs: Any) -> tuple[Any, Sizes]:
@@ -51,6 +71,7 @@ class Planner:
     ) -> None:
         self.model = model
         self.handle: AutoHandle | None = None
+        self._given = settings
         self._settings = {"quiet": True, **settings}
         self._context = context
         self._planned: list[tuple[Any, Sizes, Choice]] = []
@@ -67,10 +88,12 @@ class Planner:
                 return
         self._put_away()
         with self._context():
-            self.handle = auto_checkpoint(self.model, inputs, **self._settings)
+            self.handle = auto_checkpoint(self.model, inputs, **self._settings).unwatched()
         choice = self.handle.choice
         self._planned.insert(0, (form, sizes, choice))
         logger.info("%s", choice.line())
+        if "quiet" not in self._given and not is_another_rank():
+            print(choice.line(), file=sys.stderr)
         for note in choice.notes:
             logger.warning("%s", note)
 

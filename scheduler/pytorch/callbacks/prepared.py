@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import FollowedModel
+from scheduler.pytorch.callbacks.follow import FollowedModel, check_settings
 
 
 def checkpoint_prepared(
@@ -49,6 +49,7 @@ def checkpoint_prepared(
     UnsupportedModel
         The model is prepared for mixed precision, and no accelerator says which.
     """
+    check_settings(settings)
     if accelerator is None:
         if any(hasattr(module, "_original_forward") for module in model.modules()):
             raise UnsupportedModel(
