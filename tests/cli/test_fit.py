@@ -394,6 +394,7 @@ def test_show_and_frontier_of_a_model(capsys: Capture) -> None:
     status, out, err = run(capsys, *arguments, "--points", "3")
     assert status == 0
     assert "keep-all needs" in out
+    assert " fit what is left." in out
     assert line in " ".join(out.split())
 
 

@@ -293,6 +293,8 @@ def test_options_are_no_remedy_where_weights_are_sharded() -> None:
     named = [a for r in tight(share=0.3, gpus=4, zero=3).remedies for a in r.arguments]
     assert named
     assert "options" not in {each.name for each in named}
+    adapted = tight(share=-0.1, train="lora", lora=Lora(4)).remedies
+    assert {"base": "nf4"} in [each.to_dict()["arguments"] for each in adapted]
     beside = [a for r in tight(share=0.3, gpus=4, options=True).remedies for a in r.arguments]
     assert [each.value for each in beside if each.name == "zero"] in ([], [1], [2])
     assert "options" in {a.name for r in tight(share=0.3, gpus=4).remedies for a in r.arguments}

@@ -37,7 +37,13 @@ def prepared(
         stack.enter_context(no_skips(model))
         # Whoever calls may be under `torch.no_grad`.
         stack.enter_context(torch.enable_grad())
-        yield model, inputs
+        try:
+            yield model, inputs
+        except IndexError as error:
+            raise UnsupportedModel(
+                f"{type(model).__name__} does not run on this batch ({error}): a token or a label "
+                "is outside of its vocabulary, or the sequence is longer than its positions"
+            ) from error
 
 
 def device_of(model: nn.Module, inputs: Any) -> torch.device:

@@ -264,6 +264,20 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
+def test_what_is_no_batch_and_no_loss() -> None:
+    model, beyond = gpt2(), torch.cat([TOKENS, TOKENS], 1)
+    for tokens in (TOKENS + 600, beyond):
+        wrong: Any = {"input_ids": tokens, "labels": tokens}
+        with pytest.raises(UnsupportedModel, match=r"outside of its vocabulary, or the sequence"):
+            auto_checkpoint(model, wrong, budget="2GB", quiet=True)
+    assert all("forward" not in module.__dict__ for module in model.modules())
+    wrong = 40
+    with pytest.raises(UnsupportedModel, match=r"third argument, .* got 40; .* budget_gb=40"):
+        auto_checkpoint(model, BATCH, wrong)
+    with pytest.raises(UnsupportedModel, match=r"third argument, .* got 40"):
+        measure(model, BATCH, wrong)
+
+
 def test_mode_and_size_of_a_step() -> None:
     """A model in eval mode is planned in train mode; what is not as planned is said, once."""
     model = gpt2().eval()
