@@ -23,6 +23,7 @@ from tests.chains import FOLDER
 EXAMPLE = (str(FOLDER / "gpt2_small_12.json"),)
 GPT2 = CostGraph.load(EXAMPLE[0])
 ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "scheduler" / "memory" / "shape" / "configs" / "gpt2.json"
 
 Capture = pytest.CaptureFixture[str]
 
@@ -268,6 +269,10 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "5GB", "--memory-limit", "1"), "memory_limit must be at"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--fast"), "unrecognized arguments: --fast"),
         (("solve", *EXAMPLE, "--budg", "5GB"), "unrecognized arguments: --budg"),
+        (("fit", "--sequence", "32k"), "'32k' has two readings: write 32768 or 32000"),
+        (("fit", "--sequence", "long"), "invalid int value: 'long'"),
+        (("fit", "--model", "qwen2.5-7b"), "such as Qwen/Qwen2.5-7B"),
+        (("solve", str(CONFIG), "--budget", "5GB"), "a model's config, not a cost file; give it w"),
         (("solve", "--example", "gpt3", "--budget", "5GB"), "there is no example 'gpt3'"),
         (
             ("solve", "a.json", "--example", "gpt2-small", "--budget", "5GB"),
