@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.callbacks.follow import FollowedModel, check_settings
 
 
@@ -41,14 +40,6 @@ class CheckpointCallback(TrainerCallback):
         self.settings = {"budget_gb": budget_gb, **settings}
         self.followed: FollowedModel | None = None
         check_settings(self.settings)
-
-    @property
-    def state_key(self) -> str:
-        """What Lightning's Trainer asks for first: it has a callback of its own."""
-        raise UnsupportedModel(
-            "CheckpointCallback is for transformers.Trainer; give lightning.Trainer "
-            "LightningCheckpointCallback"
-        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the first step."""
