@@ -45,14 +45,18 @@ def arrays(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         costs[k.INPUT, i] = chain.input_of(i)
         costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
         costs[k.GRADIENT, i] = la.gradient_bytes
+        costs[k.FIRST_MORE, i] = la.first_transient_bytes
+        costs[k.AGAIN_MORE, i] = la.again_transient_bytes
+        costs[k.BESIDE, i] = chain.beside[i]
         costs[k.INPUT_SAVED, i] = all(way.input_saved for way in chain.ways[i])
         costs[k.RECOMPUTABLE, i] = la.recomputable
         costs[k.FIRST_WAY, i] = count
         for way in chain.ways[i]:
             ways[k.SAVED, count] = way.saved_bytes
             ways[k.AGAIN, count] = way.recompute_time
-            ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes
-            ways[k.AHEAD, count] = ahead
+            made = la.output_bytes + way.saved_bytes
+            ways[k.AHEAD, count] = made + way.forward_transient_bytes
+            ways[k.ENDS, count] = made + way.ending_transient_bytes
             ways[k.BEHIND, count] = _backward_bytes(la, way, chain.input_of(i))
             ways[k.HOLDS_INPUT, count] = way.input_saved
             ways[k.HOLDS_OUTPUT, count] = way.output_saved

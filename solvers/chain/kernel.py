@@ -32,16 +32,22 @@ INPUT_SAVED = 7  # every way to keep the layer holds its input
 RECOMPUTABLE = 8
 FIRST_WAY = 9  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
 LAST_WAY = 10
-ROWS = 11
+FIRST_MORE = 11  # working memory on top: of first forwards, of those that run again
+AGAIN_MORE = 12
+BESIDE = 13  # of it and those after it, see `Chain.beside`
+ROWS = 14
 
 # Rows of the ways to keep layers, shape (WAYS, n): what the forward leaves beside its output, time
 # to make the rest again, what forward and backward need (the latter without gradients of
-# parameters), and whether what is left holds the layer's input, its output.
-SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT = 0, 1, 2, 3, 4, 5
-WAYS = 6
+# parameters), whether what is left holds the layer's input, its output, and what a forward needs
+# that ends a body.
+SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT, ENDS = 0, 1, 2, 3, 4, 5, 6
+WAYS = 7
 
-# Planes of the table of sets, shape (4, L, L): where H(s, t) and R(s, t) lie in the pool. Where
+# Planes of the table of sets, shape (4, L, L + 1): where H(s, t) and R(s, t) lie in the pool. Where
 # every way to keep s holds its input, R(s, t) is H(s, t) shifted by its size and is not stored.
+# Column L - 1 has the spans to the end whose layers before hold what they are handed beside their
+# inputs, column L those where nobody holds it yet (and all that begin with a layer that makes it).
 H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
 
 
@@ -232,6 +238,22 @@ def _prefix(values: Ints) -> Ints:
 
 
 @compiled
+def _more(a: Ints, s: int, t: int) -> int:
+    """Working memory on top of a forward of s in s .. t: the first on the highest level alone."""
+    return a[FIRST_MORE if t >= a.shape[1] - 1 else AGAIN_MORE, s]
+
+
+@compiled
+def _ahead(a: Ints, ways: Ints, s: int, t: int, way: int) -> int:
+    """What a forward needs that keeps s in s .. t, beside its input."""
+    length = a.shape[1]
+    if s == t < length - 1:
+        return a[OUTPUT, t] + ways[ENDS, way]
+    beside = a[BESIDE, s] if t == length else 0
+    return a[OUTPUT, min(t, length - 1)] + ways[AHEAD, way] + _more(a, s, t) + beside
+
+
+@compiled
 def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
     """Copy `n` points, peaks raised by `shift`. Slice assignments compile for seconds."""
     for i in range(n):
@@ -273,9 +295,9 @@ def _keep(
         if rest and ways[HOLDS_INPUT, way]:
             continue
         add = ways[AGAIN, way] + a[BACKWARD, s]
-        floor = max(a[OUTPUT, t] + ways[AHEAD, way] + hold, ways[BEHIND, way] + gradients)
+        floor = max(_ahead(a, ways, s, t, way) + hold, ways[BEHIND, way] + gradients)
         rows = out[:2] if n == 0 else scratch[:2]
-        if s == t:
+        if s == min(t, a.shape[1] - 1):
             rows[0, 0], rows[1, 0] = floor, add + a[ENDING, s]
             count = int(floor <= cap and rows[1, 0] <= time_cap)
         else:
@@ -320,8 +342,8 @@ def _checkpoints(
     for j in range(s, t):
         if not a[RECOMPUTABLE, j]:
             break
-        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
-        sweep = max(sweep, here)
+        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + _more(a, j, t)
+        sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
         p, p_shift = _rest(a, table, pool, j + 1, t)
         q, q_shift = _held(table, pool, s, j), gradient[t + 1] - gradient[j + 1]
         if p.shape[1] == 0 or q.shape[1] == 0:
@@ -401,6 +423,9 @@ def _count_sets(a: Ints, same: Ints) -> int:
         for s in range(same.shape[1]):
             if same[n, s] == s:
                 count += 1 if a[INPUT_SAVED, s] else 2
+    for s in range(same.shape[1]):
+        if a[BESIDE, s]:
+            count += 1 if a[INPUT_SAVED, s] else 2
     return count
 
 
@@ -449,7 +474,7 @@ def build(
         `complete` is False when the limit was reached, `thinned` True when any set was.
     """
     length = a.shape[1]
-    table = np.zeros((4, length, length), np.int64)
+    table = np.zeros((4, length, length + 1), np.int64)
     pool = np.empty((2, 1 << 12), np.int64)
     used, thinned, left = 0, False, _count_sets(a, same)
     forward, backward, gradient = _prefix(a[FORWARD]), _prefix(a[BACKWARD]), _prefix(a[GRADIENT])
@@ -554,6 +579,66 @@ def build(
                 thinned |= count < n
                 table[R_START, s, t], table[R_COUNT, s, t] = used, count
                 used += count
+            if t < length - 1:
+                continue
+            for plane in range(4):
+                table[plane, s, length] = table[plane, s, t]
+            if not a[BESIDE, s]:
+                continue
+            # Where nobody holds yet what s and those after it are handed: s is kept whole and lets
+            # it go, or what starts again holds it.
+            own = a[FIRST_WAY, s]
+            size = table[H_COUNT, s, t] + table[R_COUNT, s, t]
+            if s < t:
+                size += _next(a, ways, table, pool, s, length, own)[0].shape[1]
+            best, spare, extra = _room(best, 0, size)
+            for rest in range(1 if a[INPUT_SAVED, s] else 2):
+                most_bytes = cap if rest else held_cap
+                kept = _keep(
+                    a,
+                    ways,
+                    table,
+                    pool,
+                    s,
+                    length,
+                    own,
+                    gradients,
+                    rest == 1,
+                    most_bytes,
+                    time_cap,
+                    best,
+                    spare,
+                )
+                plane = R_START if rest else H_START
+                start = table[plane, s, t]
+                holding = pool[:, start : start + table[plane + 1, s, t]]
+                n = _shifted(holding, a[BESIDE, s], 0, 0, most_bytes, time_cap, extra)
+                n = _envelope(
+                    best[0, :kept], best[1, :kept], extra[0, :n], extra[1, :n], spare[0], spare[1]
+                )
+                if rest:  # or with the input counted
+                    held = _held(table, pool, s, length)
+                    kept = _shifted(held, a[INPUT, s], 0, 0, cap, time_cap, extra)
+                    _copy(spare, best, n, 0)
+                    n = _envelope(
+                        best[0, :n],
+                        best[1, :n],
+                        extra[0, :kept],
+                        extra[1, :kept],
+                        spare[0],
+                        spare[1],
+                    )
+                share = max((limit - used) // left, 16) if most < 0 else most
+                left -= 1
+                if most >= 0 and most != 1 and used + n > limit:
+                    return False, thinned, table, pool
+                pool, count = _stored(pool, used, spare[:, :n], share, down)
+                thinned |= count < n
+                table[plane, s, length], table[plane + 1, s, length] = used, count
+                used += count
+            if not a[RECOMPUTABLE, s]:
+                for plane in range(4):
+                    table[plane, s, t] = table[plane, s, length]
     return True, thinned, table, pool
 
 
@@ -588,11 +673,11 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
     forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
     out = np.empty((3 * length, 4), np.int64)
     n = 0
-    if _value(a, table, pool, 0, length - 1, limit, 0) == INFINITE:
+    if _value(a, table, pool, 0, length, limit, 0) == INFINITE:
         return out[:0]
     # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
     stack = np.empty((3 * length, 4), np.int64)
-    _write(stack[0], 0, length - 1, limit, 0)
+    _write(stack[0], 0, length, limit, 0)
     depth = 1
     while depth:
         depth -= 1
@@ -603,40 +688,45 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
             continue
         if rest and a[INPUT_SAVED, s]:
             limit, rest = limit - a[INPUT, s], 0
+        if t == length - 1 and not a[RECOMPUTABLE, s]:
+            t = length
         goal = _value(a, table, pool, s, t, limit, rest)
         hold = a[INPUT, s] if rest else 0
-        gradients = gradient[t + 1] - gradient[s]
+        end = min(t, length - 1)
+        gradients = gradient[end + 1] - gradient[s]
+        beside = a[BESIDE, s] if t == length else 0  # held by what starts again
         found = False
         for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
             lets_go = rest and not ways[HOLDS_INPUT, way]
-            most = limit if lets_go else limit - hold
-            ahead = a[OUTPUT, t] + ways[AHEAD, way] + (hold if lets_go else 0)
+            whole = way == a[FIRST_WAY, s]
+            column = t if whole else end
+            most = limit - (0 if lets_go else hold) - (0 if whole else beside)
+            ahead = _ahead(a, ways, s, column, way) + (hold if lets_go else 0)
             if max(ahead, ways[BEHIND, way] + gradients) > most:
                 continue
             total = a[BACKWARD, s] + ways[AGAIN, way]
             after, counted = most - ways[SAVED, way], 1
-            if s == t:
+            if s == end:
                 total += a[ENDING, s]
             else:
                 if ways[HOLDS_OUTPUT, way]:
                     after, counted = after - a[OUTPUT, s], 0
-                total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
+                total += a[FORWARD, s] + _value(a, table, pool, s + 1, column, after, counted)
             if total <= goal:
                 _write(out[n], KEEP, s, way - a[FIRST_WAY, s], 0)
                 n += 1
-                if s < t:
-                    _write(stack[depth], s + 1, t, after, counted)
+                if s < end:
+                    _write(stack[depth], s + 1, column, after, counted)
                     depth += 1
                 found = True
                 break
         if found:
             continue
-        limit -= hold
+        limit, t = limit - hold - beside, end
         sweep = np.int64(0)
         for j in range(s, t):
-            sweep = max(
-                sweep, a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
-            )
+            here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + _more(a, j, t)
+            sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
             if a[OUTPUT, t] + sweep > limit or not a[RECOMPUTABLE, j]:
                 break
             inside = limit - gradient[t + 1] + gradient[j + 1]

@@ -166,7 +166,8 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
     layer.clear()
     if len(live) < 2:
         return 0, 0
-    return max(found[1] - given, 0), max(live[1] - given - storage_bytes(scalar), 0)
+    given += storage_bytes(scalar)
+    return max(found[1] - given, 0), max(live[1] - given, 0)
 
 
 def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layout | None]:

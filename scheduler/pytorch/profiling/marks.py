@@ -37,6 +37,17 @@ class Side:
         return self.size
 
 
+class Beside:
+    """A tensor that a part made for the blocks of the run after it, which do not hold it kept.
+
+    `last`: the number of the last block that is handed it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, last: int) -> None:
+        self.there = weakref.ref(tensor.untyped_storage())
+        self.size, self.last = storage_bytes(tensor), last
+
+
 class Start:
     """What is seen when the first block of a run is reached."""
 
@@ -206,6 +217,9 @@ class Parts:
         embeddings: `side_bytes` of it, `loss_bytes`.
     local
         Of each block: what the model's own code still refers to while it runs.
+    beside
+        Of each block: bytes that no later one is handed beside its activation, made for its run;
+        of blocks that are kept nobody holds them.
     inputs
         Of each part: the number of each run whose input is there while the part runs forward, and
         its bytes, which are not counted: the first block of the run may hold it.
@@ -223,6 +237,7 @@ class Parts:
     side_bytes: int
     loss_bytes: int
     local: list[Local]
+    beside: list[int]
     inputs: list[list[tuple[int, int]]]
     freed: list[tuple[int, int, int]]
     sides: list[tuple[int, int]]
