@@ -18,7 +18,8 @@ class Peaks:
     `early_bytes`: what that is, and stays while the layers before it in its segment run again.
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
-    forward changes on its module, of which a checkpoint holds a copy. `time_spread`: as of a
+    forward changes on its module, of which a checkpoint holds a copy; `copied_bytes`: of what it
+    could change, of which each forward in a checkpoint begins with a copy. `time_spread`: as of a
     `LayerCost`.
     """
 
@@ -39,6 +40,7 @@ class Peaks:
     early_bytes: int = 0
     state_bytes: int = 0
     left_bytes: int = 0
+    copied_bytes: int = 0
     time_spread: float = 0.0
 
     def more_before(self, last: Peaks) -> int:
@@ -87,13 +89,17 @@ class Peaks:
             output_bytes=x,
             saved_bytes=w,
             forward_transient_bytes=forward - x - w,
-            ending_transient_bytes=max((self.again_peak or forward + before) - x - w, 0) + root,
-            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
+            ending_transient_bytes=max((self.again_peak or forward + before) - x - w, 0)
+            + root
+            + self.copied_bytes,
+            drop_transient_bytes=None
+            if self.drop_peak is None
+            else max(self.drop_peak - x, 0) + self.copied_bytes,
             backward_transient_bytes=transient,
             backward_overlap_bytes=min(overlap, held + self.input_bytes * is_first, made),
             gradient_bytes=self.gradient_bytes,
             first_transient_bytes=first,
-            again_transient_bytes=before + root,
+            again_transient_bytes=before + root + self.copied_bytes,
             input_saved=self.input_saved,
             output_saved=self.output_saved,
             recomputable=recomputable and self.repeatable,

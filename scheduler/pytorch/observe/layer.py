@@ -115,7 +115,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     peaks, layout = see_bytes(layer)
     again = _again(layer)
     again_peak, early = again or (0, 0)
-    peaks = replace(
+    return replace(
         peaks,
         forward_time=forward,
         recompute_time=recompute,
@@ -124,8 +124,8 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         repeatable=again is not None,
         again_peak=again_peak + peaks.state_bytes if again_peak else 0,
         early_bytes=early,
-    )
-    return peaks.with_more_in_forward(layer.state.copied_bytes), layout
+        copied_bytes=layer.state.copied_bytes,
+    ), layout
 
 
 def _again(layer: IsolatedLayer) -> tuple[int, int] | None:

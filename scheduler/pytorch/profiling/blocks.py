@@ -109,11 +109,7 @@ def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
 def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
     assert block.call is not None
     others = block.call.others
-    places = [
-        place
-        for place, leaf in enumerate(others)
-        if isinstance(leaf, torch.Tensor) and not leaf.requires_grad
-    ]
+    places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
     state = Snapshot(
         [block.module], is_small, handed=[*block.call.args, *block.call.kwargs.values()]
     )
@@ -141,7 +137,8 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor, laid out alike in a storage of its own."""
     count = tensor.untyped_storage().nbytes() // tensor.itemsize
     flat = tensor.detach().as_strided((count,), (1,), 0).clone()
-    return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    copy = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _forward_of(block: CalledBlock) -> Callable[..., Any]:

@@ -21,19 +21,18 @@ class Side:
     `part`: the number of what made it; `size`: its bytes.
     """
 
-    tensor: torch.Tensor | None
-
     def __init__(self, tensor: torch.Tensor, part: int) -> None:
-        self.tensor = tensor
+        self.there = weakref.ref(tensor)  # that it is held is for those who do
+        self._form = tensor.shape, tensor.dtype, tensor.device
         self.part, self.size = part, storage_bytes(tensor)
         self.box: list[Any] = []
         self.scalar = Sink.apply(tensor, self.box)
 
     def let_go(self) -> int:
-        """Put a gradient into the box, in place of the tensor; its bytes."""
-        assert self.tensor is not None
-        self.box.append(torch.ones_like(self.tensor))
-        self.tensor, self.size = None, storage_bytes(self.box[0])
+        """Put a gradient of the tensor into the box; its bytes."""
+        shape, dtype, device = self._form
+        self.box.append(torch.ones(shape, dtype=dtype, device=device))
+        self.size = storage_bytes(self.box[0])
         return self.size
 
 

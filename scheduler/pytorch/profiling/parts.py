@@ -79,7 +79,7 @@ class _Step:
         self.side_bytes = 0
         self._of_kept: list[tuple[weakref.ref[Any], int]] = []
         self._beside: list[Beside] = []
-        self._in_forward = True
+        self._in_forward, self._in_block = True, False
         # Of each block: what was live when it was called, and the inputs of which runs.
         self._reached: list[int] = []
         self._inputs: list[set[int]] = []
@@ -94,7 +94,7 @@ class _Step:
     def _run(self, loss_fn: Loss) -> None:
         tracker, clock = self.tracker, self.clock
         self._begin(0)
-        with instead(self.blocks, self._block):
+        with instead(self.blocks, self._called):
             loss = loss_of(call_around(self.model, self.inputs), loss_fn)
         self._in_forward = False
         if len(self._reached) < len(self.blocks):
@@ -126,6 +126,8 @@ class _Step:
 
     def _see(self, *operation: Any) -> None:
         # What the model's own code still refers to is there while a part runs forward, too.
+        if self._in_block:
+            return  # a block's own forward is seen where it is profiled
         if self._in_forward:
             part = self.all[-1]
             there = self._inputs_there()
@@ -164,6 +166,13 @@ class _Step:
         self.extra_bytes = sum(size for _, size, _ in self._stand_ins)
 
     # Runs of blocks
+
+    def _called(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._in_block = True
+        try:
+            return self._block(block, args, kwargs)
+        finally:
+            self._in_block = False
 
     def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
@@ -278,7 +287,7 @@ class _Step:
             self._check_not_beside(block, leaf)
             tag = self.tracker.tag_of(leaf)
             is_input = any(storage is start for start in starts)
-            of_run = tag == self.all[block.run].tag and not is_input and not leaf.requires_grad
+            of_run = tag == self.all[block.run].tag and not is_input
             known_beside = next((b for b in self._beside if b.there() is storage), None)
             if of_run and place not in block.holds:
                 if known_beside is None:
@@ -300,7 +309,7 @@ class _Step:
                         part.together -= size
             if not leaf.requires_grad or leaf.is_leaf:
                 continue
-            number = next((i for i, side in enumerate(known) if side.tensor is leaf), len(known))
+            number = next((i for i, side in enumerate(known) if side.there() is leaf), len(known))
             if number == len(known):
                 with self.tracker.tag("sink"):
                     known.append(Side(leaf, self._made_by(tag)))
