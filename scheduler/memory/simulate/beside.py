@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.attending.rotary import table_bytes
+from scheduler.memory.simulate.attending.rotary import INTERLEAVED, table_bytes
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.step import Activations
 
@@ -26,8 +26,8 @@ def handed_bytes(at: Setting) -> int:
 
 
 def kept_bytes(at: Setting) -> int:
-    """What of that a kept block holds as well: no ids, and of a mask what it makes of it."""
-    return table_bytes(at)
+    """What of that a kept block holds as well: tables that it turns by as they are."""
+    return 0 if at.shape.family in INTERLEAVED else table_bytes(at)
 
 
 def let_go_bytes(at: Setting, number: int) -> int:
@@ -36,11 +36,12 @@ def let_go_bytes(at: Setting, number: int) -> int:
     Position ids that the embedding looks up it has saved.
     """
     blocks = at.shape.blocks
-    is_last = number == len(blocks) - 1
-    saved = at.shape.positions and at.trained
-    ids = 8 * at.sequence if at.shape.causal and is_last and not saved else 0
     following = {kind.window for kind in blocks[number + 1 :]}
-    return ids + (0 if blocks[number].window in following else _mask(at.of(blocks[number])))
+    masks = 0 if blocks[number].window in following else _mask(at.of(blocks[number]))
+    if following:
+        return masks
+    saved = not at.shape.causal or (at.shape.positions and at.trained)
+    return masks + (0 if saved else 8 * at.sequence) + table_bytes(at) - kept_bytes(at)
 
 
 def _mask(at: Setting) -> int:
