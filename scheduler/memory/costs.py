@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
@@ -193,7 +193,7 @@ class _Kind:
         ways = block_options(at, machine, kept, seen) if options else []
         return cls(at, kept, seen.peaks, ways)
 
-    def cost(self, first: int, **again: int) -> LayerCost:
+    def cost(self, first: int, **again: Any) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
         gradients = _block_gradients(self.at)
         one = _layer("block", self.kept, self.peaks, gradients, first=first, **again)
@@ -226,7 +226,7 @@ def _layer(
     gradients: int,
     *,
     recomputable: bool = True,
-    **more: int,
+    **more: Any,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
     cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable, **more)

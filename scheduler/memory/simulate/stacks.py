@@ -7,6 +7,7 @@ are handed beside their input, and is part of what comes before them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
@@ -89,7 +90,7 @@ class _Kind:
         seen = rehearse(block, at, machine)
         return cls(seen.peaks, block_options(at, machine, seen, seen) if options else [])
 
-    def cost(self, name: str, first: int, **again: int) -> LayerCost:
+    def cost(self, name: str, first: int, **again: Any) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
         one = self.peaks.cost(name, first=first, **again)
         return replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))

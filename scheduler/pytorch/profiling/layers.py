@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -60,12 +61,12 @@ class Sight:
         ):
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
-            first = local.nbytes + _not_held(local.inputs, free) + self.casts
-            again = {
+            at_first = local.nbytes + _not_held(local.inputs, free) + self.casts
+            again: dict[str, Any] = {
                 "before": max(peaks.more_before(last) for last in kinds),
                 "root": parts.loss_bytes,
             }
-            layer = peaks.cost(block.name, first=first, **again)
+            layer = peaks.cost(block.name, first=at_first, **again)
             layer = replace(layer, beside_bytes=beside)
             if ways is not None:
                 options = tuple(way.cost(peaks, **again) for way in ways.ways)
