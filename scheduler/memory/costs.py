@@ -136,8 +136,8 @@ def costs_from_shape(
     -------
     CostGraph
         A chain. `input_bytes` holds what is there throughout, as `profile` counts it: token ids and
-        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, position
-        ids 8·S, the rotary tables, masks.
+        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, the
+        rotary tables. Position ids, 8·S, and masks are beside the last block that takes them.
 
     Raises
     ------
