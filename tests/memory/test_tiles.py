@@ -45,7 +45,7 @@ def test_a_head_in_tiles_is_a_profile_s(family: str, precision: str, tmp_path: P
         ]
         assert 0 <= backwards[0] - backwards[1] <= 8  # two scalars
     trades = frontier(costs)
-    trades.plan(trades.points[0][0]).save(tmp_path / "plan.json")
+    trades.plan(budget=trades.points[0][0]).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.tiles
     found = verify(plan, model, batch)

@@ -161,7 +161,7 @@ def check(make: Callable[[], Made], *, options: bool = False, plans: int = PLANS
     else:
         trades = frontier(costs, points=plans, time_limit=SECONDS)
     smallest, largest = trades.points[0][0], trades.keep_all_peak_bytes
-    half = trades.plan((smallest + largest) // 2)
+    half = trades.plan(budget=(smallest + largest) // 2)
     result = Result(WORKS, plan=half.kind)
     for plan in _distinct([half, *_spread(trades, plans)])[:plans]:
         try:
@@ -189,7 +189,7 @@ def check(make: Callable[[], Made], *, options: bool = False, plans: int = PLANS
 def _spread(trades: Any, plans: int) -> list[Plan]:
     points = trades.points
     chosen = sorted({round(i * (len(points) - 1) / max(plans - 2, 1)) for i in range(plans - 1)})
-    return [trades.plan(points[i][0]) for i in chosen]
+    return [trades.plan(budget=points[i][0]) for i in chosen]
 
 
 def _distinct(plans: list[Plan]) -> list[Plan]:
