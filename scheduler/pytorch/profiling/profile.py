@@ -243,6 +243,7 @@ def _profile(
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
+    held += max(block.awaited_bytes for block in blocks)
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     all_ways = [ways for _, ways in seen]
     estimated = isinstance(clock, RooflineClock)

@@ -23,7 +23,7 @@ from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.verification.counts import counted
+from scheduler.pytorch.verification.counts import counted, saving
 from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
 
@@ -94,7 +94,11 @@ def verify(
         without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = seen(), computed()
-    planned = {name: named.forwards[name] for name in found.forwards}
+        planned = {name: named.forwards[name] for name in found.forwards}
+        fewer = {name: n for name, n in found.forwards.items() if 0 < n < planned[name]}
+        if fewer:
+            needed = saving(model, inputs, list(fewer))
+            planned |= {name: n for name, n in fewer.items() if name not in needed}
     verification = Verification(
         plan,
         device,
