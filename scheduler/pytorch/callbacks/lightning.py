@@ -10,8 +10,9 @@ from typing import Any
 import lightning
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import Planner, report
+from scheduler.pytorch.callbacks.follow import Planner
 from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.pytorch.checkpointing.followed import report
 from scheduler.pytorch.fitting.auto import AutoHandle
 from scheduler.pytorch.model.replace import replaced
 
