@@ -229,20 +229,27 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
 
     def text(self, width: int = WIDTH) -> str:
         """What each plan needs and loses, in lines of at most `width` characters."""
+        header, *rows = self.cells()
+        lines = [*fitted(header, rows, width, 0), "", wrapped(self.rule(), width)]
+        return "\n".join([wrapped(f"{self.name or 'plans'}: {self.lead()}", width), "", *lines])
+
+    def lead(self) -> str:
+        """What they are of, and within which budget."""
         plan = self[self.longest]
         budget = "no budget" if plan.budget_bytes is None else format_both(plan.budget_bytes)
         reserved = ""
         if plan.reserved_bytes:
             reserved = f", {format_bytes(plan.reserved_bytes)} of it reserved"
-        several = f"{self.batch} sequences of each length; " if self.batch > 1 else ""
-        title = f"{self.name or 'plans by length'}: {plan.size}; {several}budget {budget}{reserved}"
-        header, *rows = self.cells()
-        said = (
-            "Each step runs under the plan of the next longer point; "
-            f"longer than {self.longest} tokens nothing runs."
-        )
-        return "\n".join(
-            [wrapped(title, width), "", *fitted(header, rows, width, 0), "", wrapped(said, width)]
+        batch = counted(self.batch, "sequence")
+        many = counted(len(plan.layers), plan.noun)
+        return f"{many}; plans by length of {batch} a step; budget {budget}{reserved}"
+
+    def rule(self) -> str:
+        """Which plan a step runs under, as a sentence."""
+        largest = f"{self.batch * self.longest:,} tokens"
+        return (
+            "Each step runs under the plan of the next longer point; one of more than "
+            f"{largest} is refused."
         )
 
     def cells(self) -> list[tuple[str, ...]]:

@@ -59,8 +59,9 @@ def of_length(inputs: Any, length: int) -> Any:
 def _stretched(tensor: torch.Tensor, now: int, length: int) -> torch.Tensor:
     for dim in _token_dims(tensor, now):
         repeated = torch.cat([tensor] * -(-length // now), dim)
-        # A copy: what is cut off would stay in memory.
-        tensor = repeated.narrow(dim, 0, length).clone()
+        # With both ends: a padded mask stays one, on whichever side its padding is.
+        ends = repeated.narrow(dim, 0, length - 1), tensor.narrow(dim, now - 1, 1)
+        tensor = torch.cat(ends, dim)
     return tensor
 
 
