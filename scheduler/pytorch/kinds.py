@@ -92,7 +92,7 @@ def _by_length(
 ) -> FollowedModel[Handle]:
     for plan in plans.values():
         apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
-    return FollowedModel(model, ByLength(plans, lambda plan: apply(plan, model, blocks)))
+    return FollowedModel(model, ByLength(plans, model, blocks, apply))
 
 
 def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.model.lengths import step_size
-from scheduler.pytorch.model.replace import put_back
+from scheduler.pytorch.model.replace import Replaced
 from scheduler.pytorch.model.wrappers import bare
 
 
@@ -55,20 +56,27 @@ def plan_for(plans: Plan | PlansByLength, inputs: Any) -> Plan:
 
 
 class ByLength(Generic[OnModel]):
-    """Plans by length on a model; `apply` puts one of them on it."""
+    """Plans by length on a model; `apply` puts one of them on it, by its `blocks`."""
 
-    def __init__(self, plans: PlansByLength, apply: Callable[[Plan], OnModel]) -> None:
+    def __init__(
+        self,
+        plans: PlansByLength,
+        model: nn.Module,
+        blocks: str | list[str],
+        apply: Callable[[Plan, nn.Module, str | list[str]], OnModel],
+    ) -> None:
         self.plans = plans
         self.handle: OnModel | None = None
-        self._apply = apply
+        # No closure: copied with the model, it is of the copy.
+        self._apply, self._model, self._blocks = apply, model, blocks
         self._plan: Plan | None = None
 
     def follow(self, inputs: Any) -> None:
         """See that the plan is that of the next longer point."""
         plan = plan_for(self.plans, inputs)
-        if self._plan is None or _runs(plan) != _runs(self._plan):
+        if plan is not self._plan:
             self.remove()
-            self.handle, self._plan = self._apply(plan), plan
+            self.handle, self._plan = self._apply(plan, self._model, self._blocks), plan
 
     def remove(self) -> None:
         """Put everything back."""
@@ -77,12 +85,7 @@ class ByLength(Generic[OnModel]):
         self.handle = self._plan = None
 
 
-def _runs(plan: Plan) -> tuple[object, ...]:
-    """What a model does under a plan."""
-    return plan.schedule, plan.policies, plan.tiles
-
-
-class FollowedModel(Generic[OnModel]):
+class FollowedModel(Replaced, Generic[OnModel]):
     """A model whose training calls each run under a plan of their size, until `remove`.
 
     Its forward is replaced by one that sees to the plan at each call with gradients.
@@ -94,52 +97,50 @@ class FollowedModel(Generic[OnModel]):
     """
 
     def __init__(self, model: nn.Module, follower: Follower[OnModel]) -> None:
-        self.model = bare(model)
+        super().__init__(bare(model))
         self._follower = follower
-        self._own: Any = None
-        self._put()
+        self.put()
 
     @property
     def handle(self) -> OnModel | None:
         """What is applied."""
         return self._follower.handle
 
-    def _put(self) -> None:
-        # A graph's plan replaces the forward, too: this one stays above it.
-        self._own = self.model.__dict__.get("forward")
-        self._inner = self.model.forward
-        self.model.forward = self._forward
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See to the plan, and run under it."""
+        if torch.is_grad_enabled():
+            named = args and kwargs
+            with self._away():
+                inputs = _by_name(self.module, args, kwargs) if named else args or kwargs
+                self._follower.follow(inputs)
+        return self.original(*args, **kwargs)
 
-    def _take_away(self) -> None:
-        if self.model.__dict__.get("forward") != self._forward:
+    @contextmanager
+    def _away(self) -> Iterator[None]:
+        """Inside, the model is as if nothing followed it.
+
+        A graph's plan replaces the forward, too: this one stays above it.
+        """
+        if not self.is_put:
             raise UnsupportedModel(
-                f"the forward of {type(self.model).__name__} was replaced while a plan followed "
+                f"the forward of {type(self.module).__name__} was replaced while a plan followed "
                 "it; undo that before the plan is removed or made again"
             )
-        put_back(self.model, self._own)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            inputs = _by_name(self.model, args, kwargs) if args and kwargs else args or kwargs
-            self._take_away()
-            try:
-                self._follower.follow(inputs)
-            finally:
-                self._put()
-        return self._inner(*args, **kwargs)
+        self.take_away()
+        try:
+            yield
+        finally:
+            super().__init__(self.module)
+            self.put()
 
     def report(self) -> Coverage:
         """As of `Handle`, of the last step."""
-        self._take_away()
-        try:
+        with self._away():
             return report(self.handle)
-        finally:
-            self._put()
 
     def remove(self) -> None:
         """Put everything back; harmless when done twice."""
-        if self.model.__dict__.get("forward") == self._forward:
-            self._take_away()
+        self.take_away()
         self._follower.remove()
 
     def __enter__(self) -> FollowedModel[OnModel]:

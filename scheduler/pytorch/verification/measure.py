@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
@@ -98,8 +99,10 @@ def measured(
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
             planned = model.__dict__.get("forward")
-            if fake and isinstance(planned, TracingModel):
-                step.run()  # the first traces the model
+            if fake and isinstance(planned, TracingModel | FollowedModel):
+                step.run()  # the first traces the model, or puts the plan of this length on it
+            if isinstance(planned, FollowedModel):
+                planned = planned.original
             with counted(model, names, inside=inside) as forwards:
                 if device.type == "cuda" and not fake:
                     peak, left = _allocated(step, device)
