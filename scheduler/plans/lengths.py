@@ -18,7 +18,7 @@ from scheduler.plans.file.items import parse_plan
 from scheduler.plans.pictures import WIDTH as PICTURE_WIDTH
 from scheduler.plans.plan import Plan
 from scheduler.report.figure import can_draw, plot
-from scheduler.report.lengths import LengthsPicture, Point
+from scheduler.report.lengths import Lengths, Point
 from scheduler.report.notebook import InNotebooks
 from scheduler.report.svg import svg
 from scheduler.report.tables import WIDTH, excess, fitted, format_percent, wrapped
@@ -280,7 +280,7 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
     def _repr_svg_(self) -> str | None:
         return self.picture() if can_draw() else None
 
-    def _drawn(self) -> LengthsPicture:
+    def _drawn(self) -> Lengths:
         plan = self[self.longest]
         points = [
             Point(
@@ -291,7 +291,7 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
             )
             for length, each in self.items()
         ]
-        return LengthsPicture(self.name, points, plan.budget_bytes, plan.reserved_bytes)
+        return Lengths(self.name, points, plan.budget_bytes, plan.reserved_bytes)
 
 
 def _checked(lengths: Iterable[object]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, said_bytes
 from scheduler.report.tables import format_percent
 
-__all__ = ["LengthsPicture", "Point"]
+__all__ = ["Lengths", "Point"]
 
 _FAR = 4
 """A budget is drawn up to this many times the highest peak."""
@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LengthsPicture:
+class Lengths:
     """What the picture shows.
 
     Attributes
