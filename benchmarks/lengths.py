@@ -52,7 +52,9 @@ def gradients(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> list[t
     """Those of one step."""
     model.zero_grad()
     model(**inputs).loss.backward()
-    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    return [
+        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
+    ]
 
 
 def row(plans: PlansByLength, lengths: list[int], name: str) -> list[str]:

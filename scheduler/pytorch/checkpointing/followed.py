@@ -109,11 +109,14 @@ class FollowedModel(Replaced, Generic[OnModel]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """See to the plan, and run under it."""
         if torch.is_grad_enabled():
-            named = args and kwargs
-            with self._away():
-                inputs = _by_name(self.module, args, kwargs) if named else args or kwargs
-                self._follower.follow(inputs)
+            self.follow(args, kwargs)
         return self.original(*args, **kwargs)
+
+    def follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See that the plan on the model is one for a call with these arguments."""
+        inputs = _by_name(self.module, args, kwargs) if args and kwargs else args or kwargs
+        with self._away():
+            self._follower.follow(inputs)
 
     @contextmanager
     def _away(self) -> Iterator[None]:

@@ -16,7 +16,14 @@ from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import call_model, clear_gradients, device_of, loss_of, prepared
+from scheduler.pytorch.model.step import (
+    arguments_of,
+    call_model,
+    clear_gradients,
+    device_of,
+    loss_of,
+    prepared,
+)
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
@@ -91,6 +98,9 @@ def measured(
     inside: bool = False,
 ) -> Measurement:
     """`measure` of a model without wrapper; for `inside` see `counted`."""
+    if isinstance(followed := model.__dict__.get("forward"), FollowedModel):
+        args, kwargs = arguments_of(inputs)
+        followed.follow(args, kwargs)  # now: what a step changes on the model is put back
     with prepared(model, inputs, fake=fake) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
@@ -99,10 +109,10 @@ def measured(
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
             planned = model.__dict__.get("forward")
-            if fake and isinstance(planned, TracingModel | FollowedModel):
-                step.run()  # the first traces the model, or puts the plan of this length on it
             if isinstance(planned, FollowedModel):
                 planned = planned.original
+            if fake and isinstance(planned, TracingModel):
+                step.run()  # the first traces the model
             with counted(model, names, inside=inside) as forwards:
                 if device.type == "cuda" and not fake:
                     peak, left = _allocated(step, device)

@@ -143,9 +143,7 @@ def test_lightning(precision: str) -> None:
     assert not {"forward", "log", "training_step"} & set(module.__dict__)
 
 
-def loop(
-    accelerator: Accelerator, steps: tuple[int, ...], followed: bool, **settings: Any
-) -> Any:
+def loop(accelerator: Accelerator, steps: tuple[int, ...], followed: bool, **settings: Any) -> Any:
     """Losses, weights, and the plan after each step."""
     model: Any = gpt2()
     optimizer: Any = torch.optim.SGD(model.parameters(), momentum=0.9)
