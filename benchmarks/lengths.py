@@ -39,7 +39,8 @@ def llama(longest: int) -> torch.nn.Module:
         vocab_size=VOCABULARY,
         use_cache=False,
     )
-    return transformers.LlamaForCausalLM(config).train()
+    model: torch.nn.Module = transformers.LlamaForCausalLM(config)
+    return model.train()
 
 
 def batch(length: int) -> dict[str, torch.Tensor]:
@@ -101,17 +102,15 @@ def main() -> None:
     drawn, longest = random.Random(given.seed), given.longest
     lengths = [max(int(longest * drawn.random() ** 2), 1) for _ in range(given.steps)]
     grid = [longest * n // 8 for n in range(1, 9)]
-    rows = [
-        *[["costs", "budget", "highest step", "plans used", "by length", "of the longest"]],
-    ]
-    rows[0] += ["by length, measured", "of the longest, measured"]
+    said = ("by length", "of the longest")
+    rows = [["", "budget", "highest step", "plans used", *said, *(f"{s}, timed" for s in said)]]
     for options, share in SHARES:
         costs = profile_by_length(llama(longest), batch(longest), grid, options=options)
         whole = solve_by_length(costs, budget="1TB")[longest].peak_bytes
         plans = solve_by_length(costs, budget=int(whole * share))
         name = f"{'options' if options else 'whole blocks'}, {share:.0%} of keep-all"
         rows.append(row(plans, lengths, name))
-    print(f"{given.steps} steps, {min(lengths)} to {max(lengths)} tokens in each of 2 sequences; ")
+    print(f"{given.steps} steps, {min(lengths)} to {max(lengths)} tokens in each of 2 sequences:")
     print("no step above its plan's peak or the budget, all gradients bitwise equal.\n")
     print("\n".join(aligned(rows)))
 

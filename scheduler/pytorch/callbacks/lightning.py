@@ -33,7 +33,8 @@ class LightningCheckpointCallback(lightning.Callback):  # type: ignore[misc]
         A number of GB. Default: the CUDA device's memory.
     settings
         Whatever else `auto_checkpoint` takes but `loss_fn`: the loss is what ``training_step``
-        returns. The step is profiled on real tensors unless ``fake=True`` is given.
+        returns. The step is profiled on real tensors unless ``fake=True`` is given. And
+        ``lengths``, as for `CheckpointCallback`.
 
     Attributes
     ----------

@@ -38,7 +38,8 @@ def checkpoint_prepared(
     accelerator
         Says which precision, and whether gradients are accumulated; needed with mixed precision.
     settings
-        Whatever else `auto_checkpoint` takes: ``budget_gb``, ``loss_fn``, ``margin``, …
+        Whatever else `auto_checkpoint` takes: ``budget_gb``, ``loss_fn``, ``margin``, …; and
+        ``lengths``, as for `CheckpointCallback`.
 
     Returns
     -------

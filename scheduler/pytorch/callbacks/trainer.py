@@ -29,7 +29,8 @@ class CheckpointCallback(TrainerCallback):
         A number of GB. Default: the CUDA device's memory.
     settings
         Whatever else `auto_checkpoint` takes, such as ``budget="80GiB"``, ``margin``, ``loss_fn``
-        where the model is called without labels, or ``verify=False``.
+        where the model is called without labels, or ``verify=False``; and ``lengths=[1024, 2048]``,
+        in tokens: a batch of token ids is planned for as if it were as long as the next of them.
 
     Attributes
     ----------
