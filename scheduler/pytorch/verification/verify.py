@@ -14,7 +14,9 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.followed import plan_for
 from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
@@ -36,7 +38,7 @@ share of the largest entry at most."""
 
 
 def verify(
-    plan: Plan,
+    plan: Plan | PlansByLength,
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None = None,
@@ -49,7 +51,7 @@ def verify(
     Parameters
     ----------
     plan
-        What to verify.
+        What to verify; of plans by length that of the batch's length.
     model
         Without a plan applied. It is left as it was: gradients, buffers, random states.
     inputs, loss_fn
@@ -74,6 +76,7 @@ def verify(
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
+    plan = plan_for(plan, inputs)
     model = bare(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
