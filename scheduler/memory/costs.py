@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
-from scheduler.costs.options.tiles import find_tiles, least_tokens, with_tiles
+from scheduler.costs.options.tiles import least_tokens, with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -39,7 +39,7 @@ from scheduler.memory.simulate.step import (
     rehearse,
     run_once,
 )
-from scheduler.memory.simulate.tiles import can_tile, tiled_head
+from scheduler.memory.simulate.tiles import head_tiles
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,10 +125,10 @@ def costs_from_shape(
     options
         Give each block its options; experts must be "grouped".
     tiles
-        True: give a causal head options to run with its loss in tiles, of at least 1,024 tokens, as
+        True: give the head options to run with its loss in tiles, of at least 1,024 tokens, as
         `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
-        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not under
-        autocast, with adapters or a soft cap.
+        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not a
+        classifier's head, nor one with an adapter.
 
     Returns
     -------
@@ -148,10 +148,11 @@ def costs_from_shape(
     shape = load_shape(shape)
     recipe = recipe_of(recipe, fields, computing=True)
     recipe.check_whole("costs_from_shape")
+    least = least_tokens(tiles)
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
     if shape.buckets:
-        return stacked(at, machine, options=options)
+        return stacked(at, machine, options=options, least=least)
     kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
@@ -160,9 +161,8 @@ def costs_from_shape(
     # Without a norm after the blocks the code that refers to it has ended.
     ending = whole.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    if (least := least_tokens(tiles)) is not None and can_tile(at) and recipe.loss == "hf":
+    if recipe.loss == "hf" and (found := head_tiles(at, machine, least, whole)):
         beside = ending.forward_peak - whole.forward_peak
-        found = find_tiles(at.tokens, least, whole, partial(_tiled, at, machine))
         kept = _as_kept(whole, head_kept, end.gradient_bytes)
         end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
     held = held_bytes(at, head_kept.output_bytes)
@@ -239,11 +239,6 @@ def _as_kept(peaks: Peaks, kept: Activations, gradients: int) -> Peaks:
         output_saved=kept.output_saved,
         gradient_bytes=gradients,
     )
-
-
-def _tiled(at: Setting, machine: Gpu, count: int) -> Peaks:
-    """The head in so many tiles, on paper."""
-    return run_once(partial(tiled_head, tiles=count), at, machine, scalar=True)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
