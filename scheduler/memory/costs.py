@@ -128,7 +128,7 @@ def costs_from_shape(
         True: give the head options to run with its loss in tiles, of at least 1,024 tokens, as
         `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
         single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not a
-        classifier's head, nor one with an adapter.
+        classifier's head, nor one with an adapter, nor under autocast.
 
     Returns
     -------

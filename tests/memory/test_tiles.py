@@ -16,19 +16,29 @@ from tests.memory.test_profiled import config_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 
-BATCH, SEQUENCE, WORDS = 2, 64, 2048
+BATCH, WORDS = 2, 2048
+HEADS: dict[str, tuple[str, int]] = {
+    "llama": ("fp32", 64),
+    "gpt2": ("bf16", 64),
+    "gemma2": ("bf16", 64),
+    "bert": ("fp32", 64),
+    "t5": ("bf16", 128),
+}
+"""Precision and sequence: where logits are kept in bf16, of more words than the model is wide."""
 
 
-@pytest.mark.parametrize(("family", "precision"), [("llama", "fp32"), ("gpt2", "bf16")])
-def test_a_head_in_tiles_is_a_profile_s(family: str, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", HEADS)
+def test_a_head_in_tiles_is_a_profile_s(family: str, tmp_path: Path) -> None:
+    precision, sequence = HEADS[family]
+    attention = "eager" if family == "gemma2" else "sdpa"
     config = config_of(family, {"vocab_size": WORDS, "use_cache": False})
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = attention
     torch.manual_seed(0)
-    model = kind_of(config).from_config(config, attn_implementation="sdpa")
+    model = kind_of(config).from_config(config, attn_implementation=attention)
     model = model.to(torch.bfloat16 if precision == "bf16" else torch.float32)
-    batch = batch_of(model, BATCH, SEQUENCE)
-    how: dict[str, Any] = {"precision": precision, "attention": "sdpa", "device": "cpu"}
-    costs = costs_from_shape(config.to_dict(), BATCH, SEQUENCE, tiles=16, **how)
+    batch = batch_of(model, BATCH, sequence)
+    how: dict[str, Any] = {"precision": precision, "attention": attention, "device": "cpu"}
+    costs = costs_from_shape(config.to_dict(), BATCH, sequence, tiles=16, **how)
     seen = profile(model, batch, tiles=16, fake=True).layers[-1].options
     made = costs.layers[-1].options
     assert [option.tiles for option in made] == [option.tiles for option in seen] != []
@@ -38,7 +48,7 @@ def test_a_head_in_tiles_is_a_profile_s(family: str, precision: str, tmp_path: P
         assert other.forward_transient_bytes is not None
         assert one.forward_transient_bytes is not None
         more = one.forward_transient_bytes - other.forward_transient_bytes
-        assert 0 <= more <= 128 * BATCH * SEQUENCE // one.tiles + 4 * WORDS  # of single tokens
+        assert 0 <= more <= 128 * BATCH * sequence // one.tiles + 4 * WORDS  # of single tokens
         backwards = [
             (option.backward_transient_bytes or 0) - (option.backward_overlap_bytes or 0)
             for option in (one, other)

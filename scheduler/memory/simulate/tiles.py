@@ -38,8 +38,9 @@ That comes first, beside what the model refers to until the loss is made.
 
 def head_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple[Tile, ...]:
     """The head, `whole` on paper, in 2, 4, … tiles of at least so many tokens."""
-    # An adapter's head is no plain layer; a class's has a row for each sequence.
-    if at.shape.head not in _STATES or HEAD in at.targets:
+    # An adapter's head is no plain layer; a class's has a row for each sequence; when autocast lets
+    # go of what it casts is not followed.
+    if at.shape.head not in _STATES or HEAD in at.targets or at.autocast:
         return ()
 
     def seen(count: int) -> Peaks:
@@ -58,8 +59,6 @@ def tiled_head(paper: Paper, at: Setting, x: Value, tiles: int) -> Value:
     _rows = paper.compute((), at.tokens, 8)
     _labels = _shifted(paper, at) if at.shape.head == "causal" else ()
     _ones = paper.compute((), at.tokens, 4)
-    # Only what autocast makes of a weight takes memory.
-    used = [w if w.size == at.compute else _cast(paper, w, at.compute) for w in parameters]
     sums = [paper.compute((), states.elements, states.size)]
     if at.trained:
         sums += [paper.compute((), n, 4) for n in sizes]
@@ -69,8 +68,7 @@ def tiled_head(paper: Paper, at: Setting, x: Value, tiles: int) -> Value:
     while done < at.tokens:
         tile = min(ceil(at.tokens / tiles), at.tokens - done)
         done += tile
-        _run_tile(paper, at, states, used[0], sums, tile)
-    del used
+        _run_tile(paper, at, states, parameters[0], sums, tile)
     size = 4 if at.upcast else at.compute
     made, divisor = paper.compute((), 1, size), paper.compute((), 1, 4)
 
@@ -103,9 +101,7 @@ def _run_tile(
     d, many, size = at.shape.width, at.shape.vocabulary, at.compute
     flops = 2 * tokens * d * many
     _beside = paper.compute((), _A_TOKEN * tokens + 4 * many, 1)
-    chunk = paper.compute((x.view(tokens * d),), tokens * d, x.size)
-    if x.size != size:
-        chunk = _cast(paper, chunk, size)
+    chunk = paper.compute((x.view(tokens * d),), tokens * d, size)
     logits = paper.compute((chunk, w), tokens * many, size, flops)
     done = 0
     while done < tokens:
@@ -113,8 +109,6 @@ def _run_tile(
         done += piece
         _run_piece(paper, at, logits.view(piece * many))
     states = paper.compute((logits, w), tokens * d, size, flops)
-    if x.size != size:
-        states = _cast(paper, states, x.size)
     paper.spend(3 * states.bytes)
     del states
     if not at.trained:

@@ -160,8 +160,8 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     """What was found, with what is to be said of values: without the plan, again, and with it."""
     noise = _farthest(values.gradients, again.gradients).share
     deterministic = not noise and values.outputs == again.outputs and values.after(again)
-    far, units, worst = _farthest(values.gradients, mine.gradients)
     tiled = bool(found.plan.tiles)
+    far, units, worst = _farthest(values.gradients, mine.gradients, rounded=tiled)
     if not far:
         gradients = "equal"
     elif tiled and units <= ROUNDING and far <= MOST_ROUNDING:
@@ -200,8 +200,15 @@ class _Apart(NamedTuple):
     name: str
 
 
-def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> _Apart:
+def _farthest(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, rounded: bool = False
+) -> _Apart:
+    """`rounded`: what is below a unit of rounding of all gradients' largest entry does not count.
+
+    Gradients that are zero but for rounding, as those of the keys' bias, have nothing of their own.
+    """
     far, units, worst = 0.0, 0.0, ""
+    largest = max((float(each.abs().nan_to_num().max()) for each in one.values()), default=0.0)
     for name in {**one, **other}:
         if name not in one or name not in other:
             return _Apart(float("inf"), float("inf"), name)
@@ -210,9 +217,12 @@ def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> _
         a, b = one[name].double(), other[name].double()
         if torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()):
             continue  # the same steps break in the same way
+        unit = torch.finfo(one[name].dtype).eps
+        if rounded and float((a - b).abs().max()) <= unit * largest:
+            continue
         difference = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-300)
         difference = difference if difference > 0 else float("inf")  # NaN on one side
-        units = max(units, difference / torch.finfo(one[name].dtype).eps)
+        units = max(units, difference / unit)
         if difference > far:
             far, worst = difference, name
     return _Apart(far, units, worst)
