@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
-from scheduler.costs.options.tiles import with_tiles
-from scheduler.costs.peaks import Peaks
+from scheduler.costs.options.tiles import with_tiled_drops, with_tiles
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
 from scheduler.pytorch.model.calls import CalledBlock
+from scheduler.pytorch.profiling.blocks import SeenBlock
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.tiles import Tiles
 
 
@@ -27,7 +26,7 @@ class Sight:
     model: nn.Module
     blocks: list[CalledBlock]
     parts: Parts
-    seen: list[tuple[Peaks, SeenOptions | None]]
+    seen: list[SeenBlock]
     casts: int
     tiles: Tiles
 
@@ -35,7 +34,7 @@ class Sight:
         """Blocks and parts in the order in which they run."""
         # A block that holds its input as it is kept holds it in a checkpoint, too.
         both = reversed(list(zip(self.blocks, self.seen, strict=True)))
-        first = {block.run: peaks for block, (peaks, _) in both}
+        first = {block.run: seen.peaks for block, seen in both}
         free = {run for run, peaks in first.items() if not peaks.input_saved}
         local = [each.nbytes + _not_held(each.inputs, free) for each in self.parts.local]
         nothing = self._with_local(free, [0] * len(self.blocks))
@@ -59,8 +58,10 @@ class Sight:
                 layers.append(cost)
 
         last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
-        kinds = {peaks for peaks, _ in self.seen}
-        for block, (peaks, ways), local in zip(self.blocks, self.seen, local_bytes, strict=True):
+        drops: dict[str, dict[str, int]] = {}
+        kinds = {peaks for seen in self.seen for peaks in seen.kinds}
+        for block, seen, local in zip(self.blocks, self.seen, local_bytes, strict=True):
+            peaks, ways = seen.peaks, seen.ways
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
             more = local + self.casts + max(peaks.more_before(last) for last in kinds)
@@ -68,13 +69,19 @@ class Sight:
             layer = peaks.with_more_in_forward(more).cost(block.name)
             if ways is not None:
                 layer = replace(layer, options=tuple(way.cost(peaks, more) for way in ways.ways))
+            layer = with_tiles(layer, peaks, seen.tiles.tiles, more, seen.tiles.modules)
+            drops[block.name] = {
+                f"tiles-{tile.count}": (tile.peaks.drop_peak or 0) + more - layer.output_bytes
+                for tile in seen.tiles.tiles
+            }
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")
         waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
         made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
         waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
-        return with_waiting(layers, parts.held_bytes, waiting)
+        costs = with_waiting(layers, parts.held_bytes, waiting)
+        return with_tiled_drops(costs, parts.held_bytes, drops)
 
     def _that_count(self, local_bytes: list[int], layers: tuple[LayerCost, ...]) -> list[int]:
         """By how much each block's forward is higher for what the model's own code still refers to.
@@ -90,8 +97,10 @@ class Sight:
             above += layer.gradient_bytes
         loss = self.parts.loss_bytes
         return [
-            0 if peaks.spare_bytes + left[block.name] >= local + loss else local
-            for block, (peaks, _), local in zip(self.blocks, self.seen, local_bytes, strict=True)
+            0
+            if min(peaks.spare_bytes for peaks in seen.kinds) + left[block.name] >= local + loss
+            else local
+            for block, seen, local in zip(self.blocks, self.seen, local_bytes, strict=True)
         ]
 
 

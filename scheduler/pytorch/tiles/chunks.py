@@ -222,7 +222,7 @@ def _run(
             chunk = hidden.index_select(0, rows).to(projection.dtype)
             logits = F.linear(chunk, weight, bias).requires_grad_(upstream is not None)
             # Hooks of those who watch or move what is saved are not for what ends right here.
-            with torch.set_grad_enabled(upstream is not None), saved_tensors_hooks(_same, _same):
+            with torch.set_grad_enabled(upstream is not None), saved_tensors_hooks(same, same):
                 read = loss.stepped(logits)
             values = read.detach().to(exact(read.dtype))
             if hasattr(read.grad_fn, "_saved_result"):
@@ -263,5 +263,6 @@ def _accumulate(
         total += part.t() @ hidden
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Pack and unpack of a tensor that is saved as it is."""
     return tensor

@@ -172,7 +172,7 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     if deterministic:
         state = "equal" if values.after(mine, rounded=tiled) else "different"
     parted = found.parted
-    if parted is None and deterministic:
+    if parted is None and deterministic and not tiled:
         parted = _outputs_part(values.outputs, mine.outputs)
     if parted is None and gradients == "different":
         parted = _gradients_part(values, mine, worst)
