@@ -34,14 +34,14 @@ class Sight:
         """Blocks and parts in the order in which they run."""
         # A block that holds its input as it is kept holds it in a checkpoint, too.
         both = reversed(list(zip(self.blocks, self.seen, strict=True)))
-        first = {block.run: seen.peaks for block, seen in both}
-        free = {run for run, peaks in first.items() if not peaks.input_saved}
+        first = {block.run: seen.kinds for block, seen in both}
+        free = {run for run, kinds in first.items() if not all(k.input_saved for k in kinds)}
         local = [each.nbytes + _not_held(each.inputs, free) for each in self.parts.local]
-        nothing = self._with_local(free, [0] * len(self.blocks))
+        nothing = self._with_local(free, [[0] * len(seen.kinds) for seen in self.seen])
         return self._with_local(free, self._that_count(local, nothing))
 
-    def _with_local(self, free: set[int], local_bytes: list[int]) -> tuple[LayerCost, ...]:
-        """The layers with so much more in each block's forward."""
+    def _with_local(self, free: set[int], local_bytes: list[list[int]]) -> tuple[LayerCost, ...]:
+        """The layers with so much more in each block's forward, whole and in tiles."""
         parts, layers = self.parts, list[LayerCost]()
         places: list[int] = []  # of the parts
 
@@ -64,15 +64,19 @@ class Sight:
             peaks, ways = seen.peaks, seen.ways
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
-            more = local + self.casts + max(peaks.more_before(last) for last in kinds)
+            more = local[0] + self.casts + max(peaks.more_before(last) for last in kinds)
             more += parts.loss_bytes  # what the backward began with is there while it runs again
             layer = peaks.with_more_in_forward(more).cost(block.name)
             if ways is not None:
                 layer = replace(layer, options=tuple(way.cost(peaks, more) for way in ways.ways))
-            layer = with_tiles(layer, peaks, seen.tiles.tiles, more, seen.tiles.modules)
+            tiles = [
+                replace(tile, peaks=tile.peaks.with_more_in_forward(own - local[0]))
+                for tile, own in zip(seen.tiles.tiles, local[1:], strict=True)
+            ]
+            layer = with_tiles(layer, peaks, tiles, more, seen.tiles.modules)
             drops[block.name] = {
                 f"tiles-{tile.count}": (tile.peaks.drop_peak or 0) + more - layer.output_bytes
-                for tile in seen.tiles.tiles
+                for tile in tiles
             }
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
@@ -83,7 +87,7 @@ class Sight:
         costs = with_waiting(layers, parts.held_bytes, waiting)
         return with_tiled_drops(costs, parts.held_bytes, drops)
 
-    def _that_count(self, local_bytes: list[int], layers: tuple[LayerCost, ...]) -> list[int]:
+    def _that_count(self, local_bytes: list[int], layers: tuple[LayerCost, ...]) -> list[list[int]]:
         """By how much each block's forward is higher for what the model's own code still refers to.
 
         That is there only while the blocks run forward for the first time, and matters only where
@@ -97,9 +101,10 @@ class Sight:
             above += layer.gradient_bytes
         loss = self.parts.loss_bytes
         return [
-            0
-            if min(peaks.spare_bytes for peaks in seen.kinds) + left[block.name] >= local + loss
-            else local
+            [
+                0 if peaks.spare_bytes + left[block.name] >= local + loss else local
+                for peaks in seen.kinds
+            ]
             for block, seen, local in zip(self.blocks, self.seen, local_bytes, strict=True)
         ]
 
