@@ -242,9 +242,9 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
 def _options(seen: Seen) -> Iterator[str]:
     """What was found inside the blocks, once for all that share it."""
     alike: dict[int, tuple[SeenOptions, list[str]]] = {}
-    for block, each in zip(seen.blocks, seen.options, strict=True):
-        if each is not None:
-            alike.setdefault(id(each), (each, []))[1].append(block.name)
+    for block, each in zip(seen.blocks, seen.each, strict=True):
+        if each.ways is not None:
+            alike.setdefault(id(each.ways), (each.ways, []))[1].append(block.name)
     for this, names in alike.values():
         if not this.ways:
             yield f"No options: {_some(names)}."

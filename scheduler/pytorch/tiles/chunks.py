@@ -87,7 +87,7 @@ class Loss:
         with_steps = bool(self.steps)
         start = logits.detach().requires_grad_(with_steps and scale is not None)
         # Hooks of those who watch or move what is saved are not for what ends right here.
-        with torch.set_grad_enabled(start.requires_grad), saved_tensors_hooks(_same, _same):
+        with torch.set_grad_enabled(start.requires_grad), saved_tensors_hooks(same, same):
             read = start
             for step in self.steps:
                 read = step(read)
@@ -285,5 +285,6 @@ def _accumulate(
         total += part.t() @ hidden
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Pack and unpack of a tensor that is saved as it is."""
     return tensor
