@@ -1,12 +1,14 @@
-"""A head that runs with its loss in tiles, on paper: `scheduler.pytorch.tiles` does it so.
+"""What runs in tiles, on paper: `scheduler.pytorch.tiles` does it so.
 
-The gradients are made in the forward, tile by tile; the backward multiplies them by the gradient of
+Of a block the modules that treat tokens alone (`tokenwise`). A head runs with its loss: the
+gradients are made in the forward, tile by tile, and the backward multiplies them by the gradient of
 the loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import ceil
 
@@ -16,7 +18,7 @@ from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.ends import transformed
 from scheduler.memory.simulate.modules import norm
 from scheduler.memory.simulate.setting import HEAD, Setting
-from scheduler.memory.simulate.step import capped, run_once
+from scheduler.memory.simulate.step import block, capped, rehearse, run_once
 from scheduler.memory.simulate.t5 import t5_states
 from scheduler.memory.simulate.tensors import Node, Paper, Value
 
@@ -45,6 +47,18 @@ def head_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple[
 
     def seen(count: int) -> Peaks:
         return run_once(partial(tiled_head, tiles=count), at, gpu, scalar=True)
+
+    return find_tiles(at.tokens, least, whole, seen)
+
+
+def block_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple[Tile, ...]:
+    """A block, `whole` on paper, in 2, 4, … tiles of at least so many tokens."""
+    if not at.tiled:
+        return ()
+
+    def seen(count: int) -> Peaks:
+        peaks = rehearse(block, replace(at, tiles=count), gpu).peaks
+        return replace(peaks, forward_peak=max(peaks.forward_peak, peaks.again_peak))
 
     return find_tiles(at.tokens, least, whole, seen)
 
