@@ -19,12 +19,10 @@ _HF = Argument("loss", "hf")
 
 MLP = "mlp"
 _TWO = ("input_layernorm", "post_attention_layernorm", MLP)
-_QK = ("input_layernorm", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm")
-_AROUND = ("pre_feedforward_layernorm", MLP, "post_feedforward_layernorm")
 _TILED = dict.fromkeys(("llama", "mistral", "qwen2", "gemma", "phi3", "glm"), _TWO) | {
-    "qwen3": (*_QK, MLP),
-    "gemma2": (*_TWO[:2], *_AROUND),
-    "gemma3_text": (*_QK, *_AROUND),
+    "qwen3": ("input_layernorm", "self_attn.q_norm", "self_attn.k_norm", *_TWO[1:]),
+    "gemma2": (*_TWO[:2], "pre_feedforward_layernorm", MLP, "post_feedforward_layernorm"),
+    "glm4": (_TWO[0], "post_self_attn_layernorm", *_TWO[1:], "post_mlp_layernorm"),
     "gpt2": (MLP,),
     "gpt_neox": (MLP,),
 }
