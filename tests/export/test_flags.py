@@ -407,7 +407,8 @@ def test_an_unknown_target() -> None:
         export(solve(GPT2, 5), "megatorn")
     assert str(caught.value) == (
         "unknown target 'megatorn'; choose torch, transformers, lightning, accelerate, fsdp, "
-        "torchtitan, megatron, deepspeed, axolotl, jax, json or json-schema; did you mean 'megatron'?"
+        "torchtitan, megatron, deepspeed, axolotl, jax, json or json-schema; did you mean "
+        "'megatron'?"
     )
 
 
