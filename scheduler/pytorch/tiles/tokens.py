@@ -173,13 +173,8 @@ class _Watch(OperationMode):
         self._own = {id(tensor.untyped_storage()) for tensor in own}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func.namespace == "prim":
-            return func(*args, **kwargs)  # fake tensors ask for their device so
-        if is_random(func):
-            raise _Mixes(
-                f"draws random numbers (dropout, for instance), by {func}, which each tile "
-                "would draw anew"
-            )
+        if is_random(func) and "attention" not in str(func):
+            raise _Mixes(f"draws random numbers by {func}, as dropout does, which tiles draw anew")
         given = tensors_of((args, kwargs))
         if any(t.requires_grad and id(t.untyped_storage()) not in self._own for t in given):
             raise _Mixes(f"reads, by {func}, a tensor that needs a gradient and is not its own")
@@ -188,7 +183,7 @@ class _Watch(OperationMode):
         if any(map(self._places, (*given, *made))) and not self._is_alone(
             func, args, kwargs, given, made
         ):
-            raise _Mixes(f"runs {func}, which mixes tokens or may do so")
+            raise _Mixes(f"mixes tokens by {func}, or may do so")
         return result
 
     def _places(self, tensor: torch.Tensor) -> list[int]:
@@ -205,7 +200,7 @@ class _Watch(OperationMode):
     ) -> bool:
         name = func._overloadpacket.__name__
         if name in _MADE:
-            return all(len(self._places(tensor)) < 2 for tensor in made)
+            return True
         if name not in _KNOWN and torch.Tag.pointwise not in func.tags:
             return False
         if not any(map(self._places, given)):
@@ -218,15 +213,7 @@ class _Watch(OperationMode):
             return True
         along = _argument(func, args, kwargs, "dim")
         like = made[0] if name == "stack" else given[0]
-        return (
-            isinstance(along, int)
-            and all(
-                like.shape[along] != tensor.shape[place] or along % like.dim() != place
-                for tensor in (like, *made)
-                for place in self._places(tensor)
-            )
-            and along % like.dim() not in self._places(like)
-        )
+        return isinstance(along, int) and along % like.dim() not in self._places(like)
 
     def _steps(self, tensor: torch.Tensor) -> set[int]:
         """How far the next token may be, where the tokens may be the first or last of a size."""

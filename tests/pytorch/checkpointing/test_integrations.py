@@ -48,6 +48,7 @@ CHECKS = [
     *(f"ddp {when} find_unused_parameters" for when in ("before", "after")),
     *(f"fsdp {when}{how}" for when in ("before", "after") for how in ("", " mixed")),
     *(f"fsdp {when} {how}" for when in ("before", "after") for how in ("nested", "nested mixed")),
+    *(f"{how} {when} tiles" for when in ("before", "after") for how in ("ddp", "fsdp")),
     *("fsdp before deep", "fsdp after deep", "fsdp kept", "fsdp kept nested"),
     *("fsdp grouped", "fsdp stages", "fsdp stages refused", "fsdp scattered"),
 ]
