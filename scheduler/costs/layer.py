@@ -21,11 +21,15 @@ from scheduler.common.checks import (
 )
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import ordinal, shown
-from scheduler.costs.keeps import Keeps, check_keeps
+from scheduler.costs.keeps import Keeps, check_keeps, check_parts
 
 
 def _keeps(where: str, name: str, value: object) -> Keeps:
     return check_keeps(f"{where}: {name}", value, InvalidCosts)
+
+
+def _names(where: str, name: str, value: object) -> tuple[str, ...]:
+    return check_parts(f"{where}: {name}", value, InvalidCosts)
 
 
 def _options(where: str, name: str, value: object) -> tuple[OptionCost, ...]:
@@ -86,7 +90,10 @@ class OptionCost:
         (operation, n, of) also say how many calls there must be, or the plan is refused.
     tiles
         Pieces, along the tokens, in which the layer runs; 0: it runs whole. Sums over tiles round
-        otherwise than the layer's own.
+        otherwise than the layer's own. What runs in tiles keeps its input and is made again.
+    tiled
+        Which modules inside a block run in these tiles, by their names in it, such as ``mlp``; not
+        said of a head, all of which does.
     ending_transient_bytes
         Working memory of the forward where it ends a recomputed segment; None: as of the others, or
         the layer's own where `forward_transient_bytes` is None, too.
@@ -102,6 +109,7 @@ class OptionCost:
     output_saved: bool | None = field(default=None, metadata=FLAG)
     keeps: Keeps = field(default=(), metadata={"check": _keeps})
     tiles: int = field(default=0, metadata=COUNT)
+    tiled: tuple[str, ...] = field(default=(), metadata={"check": _names})
     ending_transient_bytes: int | None = field(default=None, metadata=BYTES)
 
     def __post_init__(self) -> None:
@@ -234,6 +242,8 @@ def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
         record["options"] = [to_record(option) for option in record["options"]]
     if "keeps" in record:
         record["keeps"] = [list(pair) for pair in record["keeps"]]
+    if "tiled" in record:
+        record["tiled"] = list(record["tiled"])
     return record
 
 

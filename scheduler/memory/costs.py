@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
-from scheduler.costs.options.tiles import find_tiles, least_tokens, with_tiles
+from scheduler.costs.options.tiles import Tile, drops_of, least_tokens, with_tiled_drops, with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -41,7 +41,7 @@ from scheduler.memory.simulate.step import (
     rehearse,
     run_once,
 )
-from scheduler.memory.simulate.tiles import can_tile, tiled_head
+from scheduler.memory.simulate.tiles import block_tiles, head_tiles
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,10 +127,10 @@ def costs_from_shape(
     options
         Give each block its options; experts must be "grouped".
     tiles
-        True: give a causal head options to run with its loss in tiles, of at least 1,024 tokens, as
+        True: give the head options to run with its loss in tiles, of at least 1,024 tokens, as
         `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
-        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not under
-        autocast, with adapters or a soft cap.
+        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not a
+        classifier's head, nor one with an adapter, nor under autocast.
 
     Returns
     -------
@@ -150,11 +150,14 @@ def costs_from_shape(
     shape = load_shape(shape)
     recipe = recipe_of(recipe, fields, computing=True)
     recipe.check_whole("costs_from_shape")
+    least = least_tokens(tiles)
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
     if shape.buckets:
-        return stacked(at, machine, options=options)
-    kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
+        return stacked(at, machine, options=options, least=least)
+    kinds = {
+        kind: _Kind.of(at.of(kind), machine, options=options, least=least) for kind in shape.kinds
+    }
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     whole = _head(at, machine, recipe.loss).peaks
@@ -162,14 +165,15 @@ def costs_from_shape(
     # Without a norm after the blocks the code that refers to it has ended.
     ending = whole.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    if (least := least_tokens(tiles)) is not None and can_tile(at) and recipe.loss == "hf":
+    if recipe.loss == "hf" and (found := head_tiles(at, machine, least, whole)):
         beside = ending.forward_peak - whole.forward_peak
-        found = find_tiles(at.tokens, least, whole, partial(_tiled, at, machine))
         kept = _as_kept(whole, head_kept, end.gradient_bytes)
         end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
     held = held_bytes(at, head_kept.output_bytes)
+    blocks, drops = _blocks(at, kinds, end)
+    layers = (_embedding(at, machine, held), *blocks, end)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
+        with_tiled_drops(layers, held, drops),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
@@ -178,45 +182,58 @@ def costs_from_shape(
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of block: its setting, what it keeps, how it ran on paper, its options."""
+    """A kind of block: its setting, what it keeps, how it ran on paper, its options and tiles."""
 
     at: Setting
     kept: Activations
     peaks: Peaks
     ways: list[SeenOption]
+    tiles: tuple[Tile, ...]
 
     @classmethod
-    def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+    def of(cls, at: Setting, machine: Gpu, *, options: bool, least: int | None) -> _Kind:
         """Run it on paper."""
         seen = rehearse(block, at, machine)
         kept = block_kept(at, seen)
         ways = block_options(at, machine, kept, seen) if options else []
-        return cls(at, kept, seen.peaks, ways)
+        return cls(at, kept, seen.peaks, ways, block_tiles(at, machine, least, seen.peaks))
+
+    @property
+    def each(self) -> list[Peaks]:
+        """Whole, and in each number of tiles."""
+        return [self.peaks, *(tile.peaks for tile in self.tiles)]
 
     def cost(self, first: int, **again: Any) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
         gradients = _block_gradients(self.at)
         one = _layer("block", self.kept, self.peaks, gradients, first=first, **again)
-        return replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
+        one = replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
+        kept = _as_kept(self.peaks, self.kept, one.gradient_bytes)
+        kept = replace(kept, saved_bytes=one.saved_bytes)
+        return with_tiles(one, kept, self.tiles, 0, self.at.tiled)
 
 
-def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
-    """The blocks, each with what else is there while it runs forward."""
+def _blocks(
+    at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost
+) -> tuple[list[LayerCost], dict[str, dict[str, int]]]:
+    """The blocks, each with what else is there while it runs forward, and `with_tiled_drops`'s."""
     blocks = at.shape.blocks
     first = first_input_bytes(at, kinds[blocks[0]].kept)
+    every = {peaks for kind in kinds.values() for peaks in kind.each}
     alike: dict[tuple[Shape, bool], LayerCost] = {}
-    found = []
+    found, drops = [], {}
     for i, shape in enumerate(blocks):
         kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
             alike[key] = kind.cost(
                 first=local_bytes(at) + (first if i else 0),
-                before=max(kind.peaks.more_before(last.peaks) for last in kinds.values()),
+                before=max(kind.peaks.more_before(last) for last in every),
                 root=end.output_bytes,
             )
-        beside = let_go_bytes(at, i)
-        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}", beside_bytes=beside))
-    return found
+        name = f"{at.shape.stack}.{i}"
+        found.append(replace(alike[key], name=name, beside_bytes=let_go_bytes(at, i)))
+        drops[name] = drops_of(kind.tiles)
+    return found, drops
 
 
 def _layer(
@@ -242,11 +259,6 @@ def _as_kept(peaks: Peaks, kept: Activations, gradients: int) -> Peaks:
         output_saved=kept.output_saved,
         gradient_bytes=gradients,
     )
-
-
-def _tiled(at: Setting, machine: Gpu, count: int) -> Peaks:
-    """The head in so many tiles, on paper."""
-    return run_once(partial(tiled_head, tiles=count), at, machine, scalar=True)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:

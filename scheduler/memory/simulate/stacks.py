@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
+from scheduler.costs.options.tiles import with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.memory.gpus import Gpu
@@ -19,9 +20,10 @@ from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.step import block, head, rehearse, run_once
 from scheduler.memory.simulate.t5 import t5_between, t5_embed
+from scheduler.memory.simulate.tiles import head_tiles
 
 
-def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
+def stacked(at: Setting, machine: Gpu, *, options: bool, least: int | None) -> CostGraph:
     """The chain: both stacks but for their first blocks, and what is around them."""
     shape = at.shape
     below = sum(not kind.causal for kind in shape.blocks)
@@ -47,7 +49,10 @@ def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
     early = max(a.peaks.more_before(b.peaks) for a in kinds.values() for b in kinds.values())
     # What the tables gave, which a stack's own code refers to, where that is dropped at once.
     local = at.tokens * shape.width * at.stream * bool(shape.dropout)
-    layers = [end.cost("head", recomputable=False)]
+    last = with_tiles(
+        end.cost("head", recomputable=False), end, head_tiles(decoder, machine, least, end), 0
+    )
+    layers = [last]
     for i, kind in reversed(list(enumerate(shape.blocks))):
         if i in (0, below):
             name, peaks = ("before decoder.block.1", between) if i else ("embedding", start)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,12 +25,35 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
+from scheduler.pytorch.profiling.tiles import TiledBlock, see_tiled_block
+
+
+@dataclass(frozen=True)
+class SeenBlock:
+    """A block as it was seen; its `ways` where options were asked for."""
+
+    peaks: Peaks
+    ways: SeenOptions | None
+    tiles: TiledBlock
+
+    @property
+    def kinds(self) -> list[Peaks]:
+        """Whole, and in each number of tiles."""
+        return [self.peaks, *(tile.peaks for tile in self.tiles.tiles)]
 
 
 def see_blocks(
-    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
-) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
-    """See each block; those of one kind, in one position for gradients, only once."""
+    found: list[CalledBlock],
+    parts: Parts,
+    clock: Clock,
+    ambient: Ambient,
+    options: bool,
+    least: int | None,
+) -> tuple[list[SeenBlock], int]:
+    """See each block; those of one kind, in one position for gradients, only once.
+
+    `least`: tokens of a tile; None: no tiles.
+    """
     calls = {block.kind: block.call for block in found if block.call is not None}
     own = [
         [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
@@ -41,7 +66,9 @@ def see_blocks(
     made_sides: set[int] = set()
     layout: Layout | None = None
     run = len(parts.runs)
-    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
+    seen: dict[Any, tuple[SeenBlock, Layout | None]] = {}
+    uses = Counter(id(part) for block in found for part in block.module.modules())
+    shared = {part for part, count in uses.items() if count > 1}
     result = []
     for i, block in reversed(list(enumerate(found))):
         if block.run < run:
@@ -79,7 +106,8 @@ def see_blocks(
             try:
                 peaks, passed = see_layer(layer, clock)
                 ways = see_options(block.name, layer, peaks, clock) if options else None
-                seen[key] = peaks, passed, ways
+                tiles = see_tiled_block(block.module, layer, peaks, clock, least, shared)
+                seen[key] = SeenBlock(peaks, ways, tiles), passed
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
                 kind = type(first.module).__name__
@@ -92,8 +120,8 @@ def see_blocks(
                     f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
                     "the blocks, and switch off what it changes (a cache for instance)"
                 ) from error
-        peaks, layout, ways = seen[key]
-        result.append((peaks, ways))
+        one, layout = seen[key]
+        result.append(one)
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)

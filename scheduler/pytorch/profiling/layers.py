@@ -8,13 +8,12 @@ from typing import Any
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
-from scheduler.costs.options.tiles import with_tiles
-from scheduler.costs.peaks import Peaks
+from scheduler.costs.options.tiles import drops_of, with_tiled_drops, with_tiles
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
 from scheduler.pytorch.model.calls import CalledBlock
+from scheduler.pytorch.profiling.blocks import SeenBlock
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.tiles import Tiles
 
 
@@ -28,7 +27,7 @@ class Sight:
     model: nn.Module
     blocks: list[CalledBlock]
     parts: Parts
-    seen: list[tuple[Peaks, SeenOptions | None]]
+    seen: list[SeenBlock]
     casts: int
     tiles: Tiles
 
@@ -36,8 +35,8 @@ class Sight:
         """Blocks and parts in the order in which they run."""
         # A block that holds its input as it is kept holds it in a checkpoint, too.
         both = reversed(list(zip(self.blocks, self.seen, strict=True)))
-        first = {block.run: peaks for block, (peaks, _) in both}
-        free = {run for run, peaks in first.items() if not peaks.input_saved}
+        first = {block.run: seen.kinds for block, seen in both}
+        free = {run for run, kinds in first.items() if not all(k.input_saved for k in kinds)}
         parts, layers = self.parts, list[LayerCost]()
         places: list[int] = []  # of the parts
 
@@ -55,10 +54,12 @@ class Sight:
                 layers.append(cost)
 
         last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
-        kinds = {peaks for peaks, _ in self.seen}
-        for block, (peaks, ways), local, beside in zip(
+        drops: dict[str, dict[str, int]] = {}
+        kinds = {peaks for seen in self.seen for peaks in seen.kinds}
+        for block, seen, local, beside in zip(
             self.blocks, self.seen, parts.local, parts.beside, strict=True
         ):
+            peaks, ways = seen.peaks, seen.ways
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
             at_first = local.nbytes + _not_held(local.inputs, free) + self.casts
@@ -71,13 +72,17 @@ class Sight:
             if ways is not None:
                 options = tuple(way.cost(peaks, **again) for way in ways.ways)
                 layer = replace(layer, options=options)
+            tiles = seen.tiles.tiles
+            layer = with_tiles(layer, peaks, tiles, 0, seen.tiles.modules)
+            drops[block.name] = drops_of(tiles)
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")
         waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
         made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
         waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
-        return with_waiting(layers, parts.held_bytes, waiting)
+        costs = with_waiting(layers, parts.held_bytes, waiting)
+        return with_tiled_drops(costs, parts.held_bytes, drops)
 
 
 def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:

@@ -82,7 +82,7 @@ def solve_at(name: str, budget: int) -> float | InfeasibleBudget:
 
 def plan_at(name: str, budget: int) -> float | InfeasibleBudget:
     try:
-        plan = whole(name).plan(budget)
+        plan = whole(name).plan(budget=budget)
     except InfeasibleBudget as error:
         return error
     assert plan.status == "optimal"
