@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
-from solvers.chain import binomial, brute, frontier, greedy, uniform
+from solvers.chain import binomial, brute, greedy, optimum, uniform
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
 from solvers.schedule import Items
@@ -32,13 +32,13 @@ def single_level(chain: Chain, budget: int, memory_limit: int | None = None) -> 
     Unsuitable
         There are too many layers for `memory_limit`.
     """
-    best = frontier.solve(chain, budget, nested=False, memory_limit=memory_limit)
+    best = optimum.solve(chain, budget, nested=False, memory_limit=memory_limit)
     return replace(best, lower_bound_time=chain.least_time)
 
 
 def _optimal(chain: Chain, budget: int, limits: Limits) -> Solution[Items]:
     most, memory = limits.max_points, limits.memory_limit
-    return frontier.solve(chain, budget, max_points=most, memory_limit=memory)
+    return optimum.solve(chain, budget, max_points=most, memory_limit=memory)
 
 
 def _method(name: str, solver: _Solver, accepts: str, promises: str) -> Method:
