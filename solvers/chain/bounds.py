@@ -161,7 +161,7 @@ class Bounds:
             low, high = (middle, high) if (left(middle) >= 0).any() else (low, middle - 1)
         slack = np.full((low, length), -1, np.int64)
         for n in range(1, low + 1):
-            slack[n - 1, : length - n] = np.floor(np.minimum(left(n), float(LIMIT // 4)))
+            slack[n - 1, : length - n] = np.floor(np.clip(left(n), -1, LIMIT // 4))
         return slack, whole
 
     def _one_checkpoint(self) -> tuple[Floats, Floats]:

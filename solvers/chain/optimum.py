@@ -25,15 +25,18 @@ from solvers.problem import LIMIT
 from solvers.schedule import Items
 from solvers.solution import Infeasible, Progress, Solution, Unsuitable
 
-_FIRST = 20_000
+_FIRST = 10
 _FACTOR = 2
-"""Looked at first is a part of keep-all's time, so many, beyond the bound; then this times more."""
+"""Looked at first is a tenth of a layer's mean time beyond the bound; then so many times more."""
 
 _NARROW = 64
 """Bodies of more layers are looked at when there is a plan without."""
 
 _PAUSE = 0.05
 """Seconds between two looks at the clock."""
+
+_SHORT = 100
+"""Fewer layers are solved at once: nobody waits."""
 
 _T = TypeVar("_T")
 
@@ -121,7 +124,7 @@ class _Search:
     def _prove(self, bounds: Bounds) -> None:
         """Find the best plan, by exact sets as far as memory and the caller allow."""
         self._tell("sets")
-        part, most, width = self._least // _FIRST + 1, self._limits.max_points or 0, _NARROW
+        part, most, width = self._least // (_FIRST * len(self._chain)) + 1, self._limits.max_points or 0, _NARROW
         tables = self._tables
         while True:
             excess = self._capped(bounds.least_excess + part)
@@ -218,13 +221,16 @@ class _Search:
         _OutOfTime
             One has come.
         """
+        limits = self._limits
+        watched = limits.time_limit or limits.report or limits.interrupted
+        if not watched and len(self._chain) < _SHORT:
+            return work()
         with ThreadPoolExecutor(1) as pool:
             working = pool.submit(work)
             try:
                 while not working.done():
                     wait([working], _PAUSE)
-                    asked = self._limits.interrupted
-                    if self._left() == 0 or (asked is not None and asked()):
+                    if self._left() == 0 or (limits.interrupted and limits.interrupted()):
                         raise _OutOfTime
                     self._tell()
                 return working.result()
