@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from scheduler.costs.layer import LayerCost
 
@@ -25,7 +26,7 @@ def with_waiting(
     The taker's backward frees it: of what it adds to the gradients that stay it is taken off. The
     rest becomes a part of the taker's saved set: that is there until the taker's backward, as it
     should, and too early until the maker's. What has its backward before that stays below the
-    count by as much.
+    count by as much, and so do first forwards.
     """
     left = [layer.gradient_bytes for layer in layers]
     used, saved, early = ([0] * len(layers) for _ in range(3))
@@ -40,7 +41,18 @@ def with_waiting(
         for i in range(each.maker + 1, len(layers)):
             early[i] += size
     inputs = [input_bytes, *(layer.output_bytes for layer in layers)]
-    return tuple(map(_counted_later, layers, inputs, left, used, saved, early))
+    counted = map(_counted_later, layers, inputs, left, used, saved, early)
+    return tuple(map(_without, counted, accumulate(saved)))
+
+
+def _without(layer: LayerCost, size: int) -> LayerCost:
+    """The layer with so much less in its first forward."""
+    if layer.recomputable:
+        less = min(size, layer.first_transient_bytes)
+        return replace(layer, first_transient_bytes=layer.first_transient_bytes - less)
+    # It has no other, and the size of what an option leaves is not that of the layer's.
+    less = min(size, layer.forward_transient_bytes) if not layer.options else 0
+    return replace(layer, forward_transient_bytes=layer.forward_transient_bytes - less)
 
 
 def _counted_later(

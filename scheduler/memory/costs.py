@@ -191,42 +191,42 @@ class _Kind:
         ways = block_options(at, machine, kept, seen) if options else []
         return cls(at, kept, seen.peaks, ways)
 
-    def cost(self, more: int) -> LayerCost:
-        """Its costs, with `more` bytes in every forward."""
-        peaks = self.peaks.with_more_in_forward(more)
-        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
-        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+    def cost(self, first: int, **again: int) -> LayerCost:
+        """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
+        gradients = _block_gradients(self.at)
+        one = _layer("block", self.kept, self.peaks, gradients, first=first, **again)
+        return replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
 
 
 def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
-    """The blocks, each with what else is there while it runs forward.
-
-    What the model's own code refers to is there the first time alone, and matters only where that
-    could set the peak: the backward comes with gradients that the layers above it have left.
-    """
-    blocks, above = at.shape.blocks, end.gradient_bytes
+    """The blocks, each with what else is there while it runs forward."""
+    blocks = at.shape.blocks
     first = first_input_bytes(at, kinds[blocks[0]].kept)
-    alike: dict[tuple[Shape, int], LayerCost] = {}
+    alike: dict[tuple[Shape, bool], LayerCost] = {}
     found = []
-    for i, shape in reversed(list(enumerate(blocks))):
-        kind = kinds[shape]
-        local = local_bytes(at) + (first if i else 0)
-        spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
-        early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
-        early += end.output_bytes  # what the backward began with is there while it runs again
-        key = shape, early + (0 if spare else local)
+    for i, shape in enumerate(blocks):
+        kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
-            alike[key] = kind.cost(key[1])
+            alike[key] = kind.cost(
+                first=local_bytes(at) + (first if i else 0),
+                before=max(kind.peaks.more_before(last.peaks) for last in kinds.values()),
+                root=end.output_bytes,
+            )
         found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
-        above += alike[key].gradient_bytes
-    return found[::-1]
+    return found
 
 
 def _layer(
-    name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
+    name: str,
+    kept: Activations,
+    peaks: Peaks,
+    gradients: int,
+    *,
+    recomputable: bool = True,
+    **more: int,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable)
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable, **more)
     return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 
@@ -326,7 +326,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         saved_bytes=saved,
         forward_transient_bytes=max(transient - (saved - mask), 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), counted, held + gradients),
+        backward_overlap_bytes=min(max(-above, 0), counted + held, held + gradients),
         gradient_bytes=gradients,
         output_saved=is_input,
         recomputable=False,
@@ -338,7 +338,7 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
     peaks = run_once(embed, at, machine)
     gradients = peaks.gradient_bytes if at.trained else 0
     peaks = replace(peaks, input_bytes=held, input_saved=True, gradient_bytes=gradients)
-    return peaks.cost("embedding", recomputable=False)
+    return peaks.cost("embedding", is_first=True, recomputable=False)
 
 
 def _block_gradients(at: Setting) -> int:

@@ -204,7 +204,9 @@ def _needs(a: NDArray[np.int64], ways: NDArray[np.int64]) -> NDArray[np.int64]:
     from solvers.chain import kernel as k
 
     counts = a[k.LAST_WAY] - a[k.FIRST_WAY] + 1
-    ahead, behind = ways[k.AHEAD].copy(), ways[k.BEHIND] + np.repeat(a[k.GRADIENT], counts)
-    ahead[a[k.FIRST_WAY, -1] :] += a[k.OUTPUT, -1]  # the last output's gradient is there
+    behind = ways[k.BEHIND] + np.repeat(a[k.GRADIENT], counts)
+    ahead, last = np.minimum(ways[k.AHEAD], ways[k.ENDS]), a[k.FIRST_WAY, -1]
+    # It ends no body, and the gradient of the last output is there.
+    ahead[last:] = ways[k.AHEAD, last:] + a[k.OUTPUT, -1]
     needs: NDArray[np.int64] = np.minimum.reduceat(np.maximum(ahead, behind), a[k.FIRST_WAY])
     return needs

@@ -3,21 +3,23 @@
 Two sets per span, of pairs (m, c), m the peak while doing layers s..t with the gradient of t's
 output live and counted, c the time. H(s, t): the input of s is held by somebody else and is not
 counted. R(s, t): it is counted and let go as early as the replay allows. With L layers, x, w, tf,
-td, tb, o, g, r as in `problem.Layer`, and G(i, j) = g_i + ... + g_j:
+td, ta, tb, o, g, r as in `problem.Layer`, and G(i, j) = g_i + ... + g_j:
 
     next(s,t)  H(s+1,t) + w_s + x_s if the output is saved, else R(s+1,t) + w_s; (0, 0) when s = t
-    fwd        x_t + w_s + x_s + tf_s
+    fwd        x_t + w_s + x_s + tf_s + ta_s
     bwd        x_s + [x_s if the output is saved] + w_s + x_{s-1} + tb_s - o_s + G(s,t)
     keep s     (m, c) in next:  H gets max(m, fwd, bwd);  R gets that + x_{s-1} if the input is
                saved, else max(m, fwd + x_{s-1}, bwd);  c + f_s + b_s (r_s for f_s when s = t < L-1)
     s..j       (m1, c1) in R(j+1,t), (m2, c2) in H(s,j):  H gets
-               max(m1, m2 + G(j+1,t), x_t + max_i([x_{i-1} if i > s] + x_i + td_i));
+               max(m1, m2 + G(j+1,t), x_t + max_i([x_{i-1} if i > s] + x_i + td_i + ta_i));
                R that + x_{s-1};  c1 + c2 + f_s + ... + f_j
     answer     H(0, L-1) + x_{-1}
 
-An option is one more way to keep s, with its own w, tf, tb, o, its own answer to what is saved,
-and its own time; but bwd has the full w_s, and twice x_s where the full set or the option saves the
-output. It is the optimum among *persistent* plans: a stored value stays until its backward.
+Where t < L-1 the span is in a body, and its forwards run again: tr stands for ta, and te for both
+tf and ta where a kept s = t ends it. An option is one more way to keep s, with its own w, tf, te,
+tb, o, its own answer to what is saved, and its own time; but bwd has the full w_s, and twice x_s
+where the full set or the option saves the output. It is the optimum among *persistent* plans: a
+stored value stays until its backward.
 """
 
 from __future__ import annotations

@@ -32,17 +32,23 @@ INPUT_SAVED = 7  # every way to keep the layer holds its input
 RECOMPUTABLE = 8
 FIRST_WAY = 9  # ways to keep layer i: columns FIRST_WAY .. LAST_WAY of `ways`, the full set first
 LAST_WAY = 10
-ROWS = 11
+FIRST_MORE = 11  # working memory on top: of first forwards, of those that run again
+AGAIN_MORE = 12
+BESIDE = 13  # of it and those after it, see `Chain.beside`
+ROWS = 14
 
 # Rows of the ways to keep layers, shape (WAYS, n): what the forward leaves beside its output, time
 # to make the rest again, what forward and backward need (the latter without gradients of
-# parameters), and whether what is left holds the layer's input, its output.
-SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT = 0, 1, 2, 3, 4, 5
-WAYS = 6
+# parameters), whether what is left holds the layer's input, its output, and what a forward needs
+# that ends a body.
+SAVED, AGAIN, AHEAD, BEHIND, HOLDS_INPUT, HOLDS_OUTPUT, ENDS = 0, 1, 2, 3, 4, 5, 6
+WAYS = 7
 
-# Planes of the table of sets, shape (4, L, W + 1): where H(s, t) and R(s, t) lie in the pool, of
-# spans of up to W layers by their length less one, of those that end the chain in the last column.
-# Where every way to keep s holds its input, R(s, t) is H(s, t) shifted by its size and not stored.
+# Planes of the table of sets, shape (4, L, W + 2): where H(s, t) and R(s, t) lie in the pool. Where
+# every way to keep s holds its input, R(s, t) is H(s, t) shifted by its size and is not stored.
+# Spans in a body, of up to W layers, stand by their length less one. Column W has the spans to the
+# end whose layers before hold what they are handed beside their inputs, column W + 1 those where
+# nobody holds it yet (and all that begin with a layer that makes it): t is the chain's length.
 H_START, H_COUNT, R_START, R_COUNT = 0, 1, 2, 3
 
 # Planes of the rooms: of H and R of spans that end the chain, and of those in a body.
@@ -177,7 +183,7 @@ def _improvements(
 
 @compiled
 def _thin(p: Ints, most: int, down: bool, out: Ints) -> int:
-    """Write about `most` points of a set, evenly in time; return how many.
+    """Write `most` points of a set, or two more, evenly in time; return how many.
 
     Each group of points becomes one: its last peak with its last time, which is a point of the
     set (up), or its first peak with its last time, below the set everywhere (down). The point of
@@ -197,7 +203,8 @@ def _thin(p: Ints, most: int, down: bool, out: Ints) -> int:
 @compiled
 def _column(table: Ints, s: int, t: int) -> int:
     """Where the span s .. t stands in its row of the table."""
-    return table.shape[2] - 1 if t == table.shape[1] - 1 else t - s
+    beyond = t - table.shape[1] + 1
+    return t - s if beyond < 0 else table.shape[2] - 2 + beyond
 
 
 @compiled
@@ -245,6 +252,22 @@ def _prefix(values: Ints) -> Ints:
 
 
 @compiled
+def _more(a: Ints, s: int, t: int) -> int:
+    """Working memory on top of a forward of s in s .. t: the first on the highest level alone."""
+    return a[FIRST_MORE if t >= a.shape[1] - 1 else AGAIN_MORE, s]
+
+
+@compiled
+def _ahead(a: Ints, ways: Ints, s: int, t: int, way: int) -> int:
+    """What a forward needs that keeps s in s .. t, beside its input."""
+    length = a.shape[1]
+    if s == t < length - 1:
+        return a[OUTPUT, t] + ways[ENDS, way]
+    beside = a[BESIDE, s] if t == length else 0
+    return a[OUTPUT, min(t, length - 1)] + ways[AHEAD, way] + _more(a, s, t) + beside
+
+
+@compiled
 def _copy(p: Ints, out: Ints, n: int, shift: int) -> None:
     """Copy `n` points, peaks raised by `shift`. Slice assignments compile for seconds."""
     for i in range(n):
@@ -286,9 +309,9 @@ def _keep(
         if rest and ways[HOLDS_INPUT, way]:
             continue
         add = ways[AGAIN, way] + a[BACKWARD, s]
-        floor = max(a[OUTPUT, t] + ways[AHEAD, way] + hold, ways[BEHIND, way] + gradients)
+        floor = max(_ahead(a, ways, s, t, way) + hold, ways[BEHIND, way] + gradients)
         rows = out[:2] if n == 0 else scratch[:2]
-        if s == t:
+        if s == min(t, a.shape[1] - 1):
             rows[0, 0], rows[1, 0] = floor, add + a[ENDING, s]
             count = int(floor <= cap and rows[1, 0] <= time_cap)
         else:
@@ -334,8 +357,8 @@ def _checkpoints(
     for j in range(s, min(t, s + longest)):
         if not a[RECOMPUTABLE, j]:
             break
-        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
-        sweep = max(sweep, here)
+        here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + _more(a, j, t)
+        sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
         if table[H_COUNT, s, j - s] == 0:
             continue
         p, p_shift = _rest(a, table, pool, j + 1, t)
@@ -393,7 +416,7 @@ def _stored(pool: Ints, used: int, p: Ints, most: int, down: bool, limit: int) -
     if most == 1:
         n = min(n, 1)
     thins = most > 1 and n > most
-    wanted = used + (2 * most if thins else n)
+    wanted = used + (most + 2 if thins else n)
     if wanted > limit:
         return pool, -1
     if wanted > pool.shape[1]:
@@ -452,7 +475,7 @@ def room(
 
 
 @compiled
-def _count_sets(a: Ints, same: Ints) -> int:
+def count_sets(a: Ints, same: Ints) -> int:
     """How many sets will be stored."""
     count = 0
     for s in range(a.shape[1]):
@@ -460,6 +483,9 @@ def _count_sets(a: Ints, same: Ints) -> int:
         for n in range(min(same.shape[0], a.shape[1] - s - 1)):
             if same[n, s] == s:
                 count += 1 if a[INPUT_SAVED, s] else 2
+    for s in range(same.shape[1]):
+        if a[BESIDE, s]:
+            count += 1 if a[INPUT_SAVED, s] else 2
     return count
 
 
@@ -516,10 +542,10 @@ def build(
         `complete` is False when the limit was reached, `thinned` True when any set was.
     """
     length, width = a.shape[1], same.shape[0]
-    table = np.zeros((4, length, width + 1), np.int64)
+    table = np.zeros((4, length, width + 2), np.int64)
     # Of what is not touched yet there is no memory: pools up to this never move.
     pool = np.empty((2, min(limit, 1 << 26)), np.int64)
-    used, thinned, left = 0, False, _count_sets(a, same)
+    used, thinned, left = 0, False, count_sets(a, same)
     forward, backward, gradient = _prefix(a[FORWARD]), _prefix(a[BACKWARD]), _prefix(a[GRADIENT])
     best, spare, extra = _room(np.empty((4, 0), np.int64), 0, 1 << 11)
     longest = np.zeros(length, np.int64)  # of the bodies from each layer that have points
@@ -537,7 +563,7 @@ def build(
                 if table[H_COUNT, s, row]:
                     longest[s] = row + 1
                 continue
-            share = max((limit - used) // (2 * left), 16) if most < 0 else most
+            share = max((limit - used) // left - 2, 14) if most < 0 else most
             left -= 1 if a[INPUT_SAVED, s] else 2
             if not ends and slack[row, s] < 0:
                 continue
@@ -637,6 +663,68 @@ def build(
                 thinned |= count < n
                 table[R_START, s, row], table[R_COUNT, s, row] = used, count
                 used += count
+            if not ends:
+                continue
+            for plane in range(4):
+                table[plane, s, row + 1] = table[plane, s, row]
+            if not a[BESIDE, s]:
+                continue
+            # Where nobody holds yet what s and those after it are handed: s is kept whole and lets
+            # it go, or what starts again holds it.
+            own = a[FIRST_WAY, s]
+            size = table[H_COUNT, s, row] + table[R_COUNT, s, row]
+            if s < t:
+                size += _next(a, ways, table, pool, s, length, own)[0].shape[1]
+            best, spare, extra = _room(best, 0, size)
+            for rest in range(1 if a[INPUT_SAVED, s] else 2):
+                most_bytes = cap if rest else held_cap
+                kept = _keep(
+                    a,
+                    ways,
+                    table,
+                    pool,
+                    s,
+                    length,
+                    own,
+                    gradients,
+                    rest == 1,
+                    most_bytes,
+                    time_cap,
+                    best,
+                    spare,
+                )
+                plane = R_START if rest else H_START
+                start = table[plane, s, row]
+                holding = pool[:, start : start + table[plane + 1, s, row]]
+                n = _shifted(holding, a[BESIDE, s], 0, 0, most_bytes, time_cap, extra)
+                n = _envelope(
+                    best[0, :kept], best[1, :kept], extra[0, :n], extra[1, :n], spare[0], spare[1]
+                )
+                if rest:  # or with the input counted
+                    held = _held(table, pool, s, length)
+                    kept = _shifted(held, a[INPUT, s], 0, 0, cap, time_cap, extra)
+                    _copy(spare, best, n, 0)
+                    n = _envelope(
+                        best[0, :n],
+                        best[1, :n],
+                        extra[0, :kept],
+                        extra[1, :kept],
+                        spare[0],
+                        spare[1],
+                    )
+                if excess < INFINITE:
+                    n = _useful(spare, n, rooms[REST if rest else OWN, s], lost_cap, step)
+                share = max((limit - used) // left - 2, 14) if most < 0 else most
+                left -= 1
+                pool, count = _stored(pool, used, spare[:, :n], share, down, limit)
+                if count < 0:
+                    return False, thinned, table, pool
+                thinned |= count < n
+                table[plane, s, row + 1], table[plane + 1, s, row + 1] = used, count
+                used += count
+            if not a[RECOMPUTABLE, s]:
+                for plane in range(4):
+                    table[plane, s, row] = table[plane, s, row + 1]
     return True, thinned, table, pool
 
 
@@ -671,11 +759,11 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
     forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
     out = np.empty((3 * length, 4), np.int64)
     n = 0
-    if _value(a, table, pool, 0, length - 1, limit, 0) == INFINITE:
+    if _value(a, table, pool, 0, length, limit, 0) == INFINITE:
         return out[:0]
     # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
     stack = np.empty((3 * length, 4), np.int64)
-    _write(stack[0], 0, length - 1, limit, 0)
+    _write(stack[0], 0, length, limit, 0)
     depth = 1
     while depth:
         depth -= 1
@@ -686,40 +774,45 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
             continue
         if rest and a[INPUT_SAVED, s]:
             limit, rest = limit - a[INPUT, s], 0
+        if t == length - 1 and not a[RECOMPUTABLE, s]:
+            t = length
         goal = _value(a, table, pool, s, t, limit, rest)
         hold = a[INPUT, s] if rest else 0
-        gradients = gradient[t + 1] - gradient[s]
+        end = min(t, length - 1)
+        gradients = gradient[end + 1] - gradient[s]
+        beside = a[BESIDE, s] if t == length else 0  # held by what starts again
         found = False
         for way in range(a[FIRST_WAY, s], a[LAST_WAY, s] + 1):
             lets_go = rest and not ways[HOLDS_INPUT, way]
-            most = limit if lets_go else limit - hold
-            ahead = a[OUTPUT, t] + ways[AHEAD, way] + (hold if lets_go else 0)
+            whole = way == a[FIRST_WAY, s]
+            column = t if whole else end
+            most = limit - (0 if lets_go else hold) - (0 if whole else beside)
+            ahead = _ahead(a, ways, s, column, way) + (hold if lets_go else 0)
             if max(ahead, ways[BEHIND, way] + gradients) > most:
                 continue
             total = a[BACKWARD, s] + ways[AGAIN, way]
             after, counted = most - ways[SAVED, way], 1
-            if s == t:
+            if s == end:
                 total += a[ENDING, s]
             else:
                 if ways[HOLDS_OUTPUT, way]:
                     after, counted = after - a[OUTPUT, s], 0
-                total += a[FORWARD, s] + _value(a, table, pool, s + 1, t, after, counted)
+                total += a[FORWARD, s] + _value(a, table, pool, s + 1, column, after, counted)
             if total <= goal:
                 _write(out[n], KEEP, s, way - a[FIRST_WAY, s], 0)
                 n += 1
-                if s < t:
-                    _write(stack[depth], s + 1, t, after, counted)
+                if s < end:
+                    _write(stack[depth], s + 1, column, after, counted)
                     depth += 1
                 found = True
                 break
         if found:
             continue
-        limit -= hold
+        limit, t = limit - hold - beside, end
         sweep = np.int64(0)
-        for j in range(s, min(t, s + table.shape[2] - 1)):
-            sweep = max(
-                sweep, a[OUTPUT, j] + a[DROP_TRANSIENT, j] + (a[OUTPUT, j - 1] if j > s else 0)
-            )
+        for j in range(s, min(t, s + table.shape[2] - 2)):
+            here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + _more(a, j, t)
+            sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
             if a[OUTPUT, t] + sweep > limit or not a[RECOMPUTABLE, j]:
                 break
             inside = limit - gradient[t + 1] + gradient[j + 1]

@@ -90,9 +90,7 @@ class _Search:
             late = True
         if self._best is None:
             done = self._chain.replay(self._chain.keep_all())
-            raise Infeasible(
-                self._budget, done.peak_action, plan_class=None, out_of_time=late
-            )
+            raise Infeasible(self._budget, done.peak_action, plan_class=None, out_of_time=late)
         return replace(self._best, lower_bound_time=min(self._lower, self._best.time))
 
     def _search(self) -> None:
@@ -124,7 +122,11 @@ class _Search:
     def _prove(self, bounds: Bounds) -> None:
         """Find the best plan, by exact sets as far as memory and the caller allow."""
         self._tell("sets")
-        part, most, width = self._least // (_FIRST * len(self._chain)) + 1, self._limits.max_points or 0, _NARROW
+        part, most, width = (
+            self._least // (_FIRST * len(self._chain)) + 1,
+            self._limits.max_points or 0,
+            _NARROW,
+        )
         tables = self._tables
         while True:
             excess = self._capped(bounds.least_excess + part)
@@ -136,7 +138,7 @@ class _Search:
             if found and exact:
                 assert self._best is not None
                 self._raise_bound(self._best.time - self._least)
-                return
+                return None
             if exact:
                 self._raise_bound(excess + 1)
             wider = not tables.whole and width < tables.widest

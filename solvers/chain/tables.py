@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from solvers.chain.arrays import (
     LAYER_BYTES,
-    LEAST_POINTS,
     MEMORY_LIMIT,
     POINT_BYTES,
     SPAN_BYTES,
     arrays,
     check_memory,
+    least_memory,
     same_spans,
 )
 from solvers.chain.bounds import Bounds
@@ -71,12 +71,14 @@ class Tables:
         """
         import numpy as np
 
+        from solvers.chain import kernel
+
         length = len(self.chain)
         width = max(length - 1, 1)
-        check_memory(length, self._least + SPAN_BYTES * length * width, self._limit)
-        same, distinct = same_spans(self.chain, width)
-        tables = self._least + SPAN_BYTES * length * width
-        check_memory(length, tables + POINT_BYTES * LEAST_POINTS * distinct, self._limit)
+        check_memory(length, least_memory(length), self._limit)
+        same = same_spans(self.chain, width)
+        sets = kernel.count_sets(self._costs, same)
+        check_memory(length, least_memory(length, sets), self._limit)
         slack = np.full((width, length), LIMIT, np.int64)
         rooms = np.empty((4, length, 2), np.int64)
         self.whole = True
@@ -99,7 +101,7 @@ class Tables:
         import numpy as np
 
         slack, self.whole = bounds.slack(excess, min(width, self.widest))
-        same, _ = same_spans(self.chain, len(slack))
+        same = same_spans(self.chain, len(slack))
         for row, first in zip(slack, same, strict=True):
             # Sets are made for the first of equal spans, and serve all.
             np.maximum.at(row, first[first >= 0], row[first >= 0])

@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
 
     check_output(arguments.output)
     asked = options.costs_within(arguments)
-    with Watching(asked.costs, quiet=arguments.quiet) as watching:
+    with Watching(asked.costs, quiet=arguments.quiet, listens=True) as watching:
         try:
             plan = watching.run(
                 "the best plan",
