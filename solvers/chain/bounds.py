@@ -59,7 +59,7 @@ class Bounds:
         self._costs, self._ways = a, ways = arrays(chain)
         self._read = a[k.INPUT].astype(float)
         self._read[0] = 0  # its user's
-        self._spare = cap - _needs(a, ways)
+        self._needs = _needs(a, ways, self._read)
         sizes = a[k.OUTPUT] + ways[k.SAVED, a[k.FIRST_WAY]]
         fair = max(float(a[k.FORWARD].sum()), 1.0) / max(int(sizes.sum()), 1)
         dear = max(int(a[k.FORWARD].max()), 1) / max(int(sizes[sizes > 0].min(initial=2**62)), 1)
@@ -107,10 +107,19 @@ class Bounds:
 
     def _excesses(self) -> Floats:
         """Of each layer and price a bound of the time lost, from what that layer needs."""
-        own, _, body, _ = self._spans()
-        body[-1] = own[-1]
-        spare = self._prices * self._spare[:, None]
-        return body - spare - _ROUNDING * abs(spare) - 1
+        import numpy as np
+
+        held, free, inside = self._below
+        apart = np.minimum(free, inside)
+        apart[-1] = free[-1]  # it is in no checkpoint
+        needs_held, needs_free = (self._prices * needs[:, None] for needs in self._needs)
+        found: Floats = np.minimum(held + needs_held, apart + needs_free)
+        return found - self._prices * self.cap - self._margin()
+
+    def _margin(self) -> Floats:
+        """More than rounding hides, in time, for each price."""
+        margin: Floats = 1 + _ROUNDING * self._prices * (abs(self.cap) + int(self._needs[1].max()))
+        return margin
 
     def rooms(self, excess: int) -> NDArray[np.int64]:
         """How high the peak of a span may be where layers below it may lose so much time.
@@ -174,7 +183,7 @@ class Bounds:
         length = a.shape[1]
         # Of the layers from i on, as in `_price`, but read from the end; the last layer is kept.
         held, free, inside = np.full((3, length, len(prices)), np.inf)
-        held[-1], free[-1] = 0, prices * self._read[-1]
+        held[-1], free[-1] = (prices * needs[-1] for needs in self._needs)
         for i in reversed(range(length - 1)):
             if a[k.RECOMPUTABLE, i]:
                 inside[i] = np.minimum(
@@ -192,13 +201,17 @@ class Bounds:
                 np.minimum(free[i], cost, out=free[i])
         forward = np.concatenate([[0], np.cumsum(a[k.FORWARD])])[:-1, None]
         begun, going = self._spans()[0], self._below[2]
-        spare = prices * self._spare[-1]
-        before = np.minimum(begun, going) - forward - spare - _ROUNDING * abs(spare) - 1
+        before = np.minimum(begun, going) - forward - prices * self.cap - self._margin()
         return before, inside + forward
 
 
-def _needs(a: NDArray[np.int64], ways: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes that each layer needs beside what is held below it, in the way that needs least."""
+def _needs(
+    a: NDArray[np.int64], ways: NDArray[np.int64], read: Floats
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes that each layer needs where it runs, kept in the way that needs least.
+
+    Beside what is held below it, its input with that; or the same where nobody holds its input.
+    """
     import numpy as np
 
     from solvers.chain import kernel as k
@@ -208,5 +221,9 @@ def _needs(a: NDArray[np.int64], ways: NDArray[np.int64]) -> NDArray[np.int64]:
     ahead, last = np.minimum(ways[k.AHEAD], ways[k.ENDS]), a[k.FIRST_WAY, -1]
     # It ends no body, and the gradient of the last output is there.
     ahead[last:] = ways[k.AHEAD, last:] + a[k.OUTPUT, -1]
-    needs: NDArray[np.int64] = np.minimum.reduceat(np.maximum(ahead, behind), a[k.FIRST_WAY])
-    return needs
+    own = np.repeat(read.astype(np.int64), counts)  # its input, for the forward or until it is over
+    apart = np.maximum(ahead + own, behind + own * ways[k.HOLDS_INPUT])
+    return (
+        np.minimum.reduceat(np.maximum(ahead, behind), a[k.FIRST_WAY]),
+        np.minimum.reduceat(apart, a[k.FIRST_WAY]),
+    )

@@ -35,8 +35,8 @@ def spans(chain: Chain, items: tuple[Item, ...]) -> Iterator[tuple[int, int]]:
                     yield first, last - first + 1
 
 
-@examples(60)
-@given(chains(min_layers=2, max_layers=5, max_plans=400), st.data())
+@examples(150)
+@given(chains(min_layers=2, max_layers=4, max_plans=400), st.data())
 def test_no_plan_is_below_the_bound(chain: Chain, data: st.DataObject) -> None:
     plans = [(*simulate(chain, items)[:2], items) for items in brute.every_plan(chain)]
     budget, time, items = data.draw(st.sampled_from(plans))
@@ -60,7 +60,7 @@ def test_rooms_shrink_with_every_layer_below_and_grow_with_time() -> None:
     # Nothing is below the first layer. Below the last are 1,000 bytes, or 100 less for each 10.
     assert (abs(rooms[OWN, 0] - 700) <= 1).all()
     assert rooms[OWN, -1, 0] == -1
-    assert -1 < rooms[OWN, -1, 40] <= 700 - (1000 - 90 - 3 * 100)
+    assert 100 <= rooms[OWN, -1, 40] <= 110
 
 
 def test_a_bound_by_hand() -> None:
