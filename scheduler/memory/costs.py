@@ -23,6 +23,8 @@ from scheduler.memory.simulate.beside import (
     first_input_bytes,
     handed_bytes,
     held_bytes,
+    kept_bytes,
+    let_go_bytes,
     local_bytes,
     unused_bytes,
 )
@@ -212,7 +214,8 @@ def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[L
                 before=max(kind.peaks.more_before(last.peaks) for last in kinds.values()),
                 root=end.output_bytes,
             )
-        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
+        beside = let_go_bytes(at, i)
+        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}", beside_bytes=beside))
     return found
 
 
@@ -289,30 +292,31 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
     mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
+    # Position ids that no table of its own saves are with what the blocks are handed.
+    ids = 8 * at.sequence * bool(shape.positions and at.trained)
     if shape.positions:
-        summed = output + rows + 8 * at.sequence
+        summed = output + rows + ids
         transient = summed + (output if shape.dropout else 0)
-        # Position ids are with the chain's input.
-        transient -= 8 * at.sequence
     else:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
         transient = max(transient, output * scaled - handed_bytes(at)) + unused_bytes(at)
     positions = shape.positions * shape.width * e
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
-    saved = mask + leaf * (not is_input)
+    saved = mask + leaf * (not is_input) + ids
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
     # table's gradient and the sum.
-    peak = output + (mask + output if mask else 0) + leaf
+    peak = output + (mask + output if mask else 0) + leaf + ids
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
         peak = max(peak, output + positions + rows * (at.batch > 1))
         peak = max(peak, 2 * output * scaled)
     counted = saved + output * (2 if is_input else 1)
-    above = peak + ROOT_BYTES - counted - held - gradients
+    # The blocks have let go of what they held beside their input.
+    above = peak + ROOT_BYTES - kept_bytes(at) - counted - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
     if not at.trained:
@@ -337,7 +341,9 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
     """The embedding, seen on paper."""
     peaks = run_once(embed, at, machine)
     gradients = peaks.gradient_bytes if at.trained else 0
+    backward = peaks.backward_peak - kept_bytes(at)
     peaks = replace(peaks, input_bytes=held, input_saved=True, gradient_bytes=gradients)
+    peaks = replace(peaks, backward_peak=backward)
     return peaks.cost("embedding", is_first=True, recomputable=False)
 
 
