@@ -351,7 +351,8 @@ def _checkpoints(
 ) -> tuple[int, Ints, Ints, Ints]:
     """Improve the `n` points of `best` by every split s .. j | j+1 .. t.
 
-    A body has at most `longest` layers. Returns the number of points and the three blocks of scratch, which may be swapped or larger.
+    A body has at most `longest` layers. Returns the number of points and the three blocks of
+    scratch, which may be swapped or larger.
     """
     sweep = np.int64(0)
     for j in range(s, min(t, s + longest)):
