@@ -74,10 +74,10 @@ class Peaks:
     def cost(
         self,
         name: str,
-        *,
         first: int = 0,
         before: int = 0,
         root: int = 0,
+        *,
         is_first: bool = False,
         recomputable: bool = True,
     ) -> LayerCost:

@@ -210,14 +210,14 @@ class _Kind:
         """Whole, and in each number of tiles."""
         return [self.peaks, *(tile.peaks for tile in self.tiles)]
 
-    def cost(self, first: int, **again: int) -> LayerCost:
+    def cost(self, first: int, *again: int) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
         gradients = _block_gradients(self.at)
-        one = _layer("block", self.kept, self.peaks, gradients, first=first, **again)
-        one = replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
+        one = _layer("block", self.kept, self.peaks, gradients, first, *again)
+        one = replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))
         whole = _as_kept(self.peaks, self.kept, one.gradient_bytes)
         whole = replace(whole, saved_bytes=one.saved_bytes)
-        return with_tiles(one, whole, self.tiles, self.at.tiled, **again)
+        return with_tiles(one, whole, self.tiles, self.at.tiled, *again)
 
 
 def _blocks(
@@ -233,9 +233,9 @@ def _blocks(
         kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
             alike[key] = kind.cost(
-                first=local_bytes(at) + (first if i else 0),
-                before=max(kind.peaks.more_before(last) for last in every),
-                root=end.output_bytes,
+                local_bytes(at) + (first if i else 0),
+                max(kind.peaks.more_before(last) for last in every),
+                end.output_bytes,
             )
         name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
         found.append(replace(alike[key], name=name, beside_bytes=beside))
@@ -248,12 +248,11 @@ def _layer(
     kept: Activations,
     peaks: Peaks,
     gradients: int,
-    *,
+    *more: int,
     recomputable: bool = True,
-    **more: int,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable, **more)
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, *more, recomputable=recomputable)
     return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 

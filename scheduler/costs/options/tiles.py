@@ -68,10 +68,10 @@ def with_tiles(
     whole: Peaks,
     tiles: Iterable[Tile],
     tiled: tuple[str, ...] = (),
-    *,
-    more: int = 0,
     before: int = 0,
     root: int = 0,
+    *,
+    more: int = 0,
 ) -> LayerCost:
     """A layer with its tiles as options, too.
 

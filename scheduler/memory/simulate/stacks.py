@@ -57,7 +57,7 @@ def stacked(at: Setting, machine: Gpu, *, options: bool, least: int | None) -> C
             continue
         name = f"decoder.block.{i - below}" if kind.causal else f"encoder.block.{i}"
         one = kinds[kind, i in (below - 1, shape.layers - 1)]
-        layers.append(one.cost(name, first=local, before=early, root=end.output_bytes))
+        layers.append(one.cost(name, local, early, end.output_bytes))
     # The last block of a stack is the first to make gradients of what all of them are handed: of
     # the bias, and in decoder blocks of what the encoder has made.
     waiting = [
@@ -92,7 +92,7 @@ class _Kind:
         seen = rehearse(block, at, machine)
         return cls(seen.peaks, block_options(at, machine, seen, seen) if options else [])
 
-    def cost(self, name: str, first: int, **again: int) -> LayerCost:
+    def cost(self, name: str, first: int, *again: int) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
-        one = self.peaks.cost(name, first=first, **again)
-        return replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
+        one = self.peaks.cost(name, first, *again)
+        return replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))

@@ -61,16 +61,14 @@ class Sight:
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
             first_bytes = local.nbytes + _not_held(local.inputs, free) + self.casts
-            again = {
-                "before": max(seen.peaks.more_before(last) for last in kinds),
-                "root": parts.loss_bytes,
-            }
-            layer = seen.peaks.cost(block.name, first=first_bytes, **again)
+            again = max(seen.peaks.more_before(last) for last in kinds), parts.loss_bytes
+            layer = seen.peaks.cost(block.name, first_bytes, *again)
             layer = replace(layer, beside_bytes=beside)
             if seen.ways is not None:
-                options = tuple(way.cost(seen.peaks, **again) for way in seen.ways.ways)
+                options = tuple(way.cost(seen.peaks, *again) for way in seen.ways.ways)
                 layer = replace(layer, options=options)
-            layer = with_tiles(layer, seen.peaks, seen.tiles.tiles, seen.tiles.modules, **again)
+            tiles = seen.tiles
+            layer = with_tiles(layer, seen.peaks, tiles.tiles, tiles.modules, *again)
             drops[block.name] = drops_of(seen.tiles.tiles)
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)

@@ -203,7 +203,7 @@ def check_auto(make: Callable[[], Made]) -> Result:
     before = _attached(made.model)
     try:
         bounds: dict[str, Any] = {"margin": 0, "options": False, "verify": False}
-        with auto_checkpoint(*given, budget_gb=1000, **bounds, **asked) as handle:
+        with auto_checkpoint(*given, budget_gb=1000, **(asked | bounds)) as handle:
             request, most = handle.choice.request, handle.choice.peak_bytes
         try:
             replace(request, budget_bytes=1).solve()
