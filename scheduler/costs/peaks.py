@@ -58,13 +58,26 @@ class Peaks:
         drop = None if self.drop_peak is None else self.drop_peak + size
         return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
 
+    @property
+    def drop_bytes(self) -> int | None:
+        """Working memory of a forward that keeps nothing, above the output."""
+        if self.drop_peak is None:
+            return None
+        return max(self.drop_peak - self.output_bytes, 0) + self.copied_bytes
+
+    def ending_bytes(self, before: int, root: int) -> int:
+        """Working memory of a forward that ends what runs again; the rest as of `cost`."""
+        made = self.output_bytes + self.saved_bytes
+        peak = self.again_peak or max(self.forward_peak, made) + before
+        return max(peak - made, 0) + root + self.copied_bytes
+
     def cost(
         self,
         name: str,
-        *,
         first: int = 0,
         before: int = 0,
         root: int = 0,
+        *,
         is_first: bool = False,
         recomputable: bool = True,
     ) -> LayerCost:
@@ -80,7 +93,6 @@ class Peaks:
         made = self.input_bytes + self.gradient_bytes
         above = self.backward_peak - held - made
         transient, overlap = max(above, 0), max(-above, 0)
-        forward = max(self.forward_peak, x + w)
         return LayerCost(
             name,
             forward_time=self.forward_time,
@@ -88,13 +100,9 @@ class Peaks:
             recompute_time=min(self.recompute_time, self.forward_time),
             output_bytes=x,
             saved_bytes=w,
-            forward_transient_bytes=forward - x - w,
-            ending_transient_bytes=max((self.again_peak or forward + before) - x - w, 0)
-            + root
-            + self.copied_bytes,
-            drop_transient_bytes=None
-            if self.drop_peak is None
-            else max(self.drop_peak - x, 0) + self.copied_bytes,
+            forward_transient_bytes=max(self.forward_peak - x - w, 0),
+            ending_transient_bytes=self.ending_bytes(before, root),
+            drop_transient_bytes=self.drop_bytes,
             backward_transient_bytes=transient,
             backward_overlap_bytes=min(overlap, held + self.input_bytes * is_first, made),
             gradient_bytes=self.gradient_bytes,

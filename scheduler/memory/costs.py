@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
-from scheduler.costs.options.tiles import Tile, drops_of, least_tokens, with_tiled_drops, with_tiles
+from scheduler.costs.options.tiles import (
+    Drops,
+    Tile,
+    drops_of,
+    least_tokens,
+    with_tiled_drops,
+    with_tiles,
+)
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -136,8 +143,8 @@ def costs_from_shape(
     -------
     CostGraph
         A chain. `input_bytes` holds what is there throughout, as `profile` counts it: token ids and
-        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, the
-        rotary tables. Position ids, 8·S, and masks are beside the last block that takes them.
+        labels, 8·T each (images, in the model's dtype, and a label for each), the loss, position
+        ids 8·S, the rotary tables, masks.
 
     Raises
     ------
@@ -168,7 +175,7 @@ def costs_from_shape(
     if recipe.loss == "hf" and (found := head_tiles(at, machine, least, whole)):
         beside = ending.forward_peak - whole.forward_peak
         kept = _as_kept(whole, head_kept, end.gradient_bytes)
-        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
+        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, more=beside)
     held = held_bytes(at, head_kept.output_bytes)
     blocks, drops = _blocks(at, kinds, end)
     layers = (_embedding(at, machine, held), *blocks, end)
@@ -203,19 +210,19 @@ class _Kind:
         """Whole, and in each number of tiles."""
         return [self.peaks, *(tile.peaks for tile in self.tiles)]
 
-    def cost(self, first: int, **again: Any) -> LayerCost:
+    def cost(self, first: int, *again: int) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
         gradients = _block_gradients(self.at)
-        one = _layer("block", self.kept, self.peaks, gradients, first=first, **again)
-        one = replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
-        kept = _as_kept(self.peaks, self.kept, one.gradient_bytes)
-        kept = replace(kept, saved_bytes=one.saved_bytes)
-        return with_tiles(one, kept, self.tiles, 0, self.at.tiled)
+        one = _layer("block", self.kept, self.peaks, gradients, first, *again)
+        one = replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))
+        whole = _as_kept(self.peaks, self.kept, one.gradient_bytes)
+        whole = replace(whole, saved_bytes=one.saved_bytes)
+        return with_tiles(one, whole, self.tiles, self.at.tiled, *again)
 
 
 def _blocks(
     at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost
-) -> tuple[list[LayerCost], dict[str, dict[str, int]]]:
+) -> tuple[list[LayerCost], dict[str, Drops]]:
     """The blocks, each with what else is there while it runs forward, and `with_tiled_drops`'s."""
     blocks = at.shape.blocks
     first = first_input_bytes(at, kinds[blocks[0]].kept)
@@ -226,12 +233,12 @@ def _blocks(
         kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
             alike[key] = kind.cost(
-                first=local_bytes(at) + (first if i else 0),
-                before=max(kind.peaks.more_before(last) for last in every),
-                root=end.output_bytes,
+                local_bytes(at) + (first if i else 0),
+                max(kind.peaks.more_before(last) for last in every),
+                end.output_bytes,
             )
-        name = f"{at.shape.stack}.{i}"
-        found.append(replace(alike[key], name=name, beside_bytes=let_go_bytes(at, i)))
+        name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
+        found.append(replace(alike[key], name=name, beside_bytes=beside))
         drops[name] = drops_of(kind.tiles)
     return found, drops
 
@@ -241,12 +248,11 @@ def _layer(
     kept: Activations,
     peaks: Peaks,
     gradients: int,
-    *,
+    *more: int,
     recomputable: bool = True,
-    **more: Any,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable, **more)
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, *more, recomputable=recomputable)
     return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 

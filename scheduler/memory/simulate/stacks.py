@@ -7,7 +7,6 @@ are handed beside their input, and is part of what comes before them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
@@ -49,10 +48,8 @@ def stacked(at: Setting, machine: Gpu, *, options: bool, least: int | None) -> C
     early = max(a.peaks.more_before(b.peaks) for a in kinds.values() for b in kinds.values())
     # What the tables gave, which a stack's own code refers to, where that is dropped at once.
     local = at.tokens * shape.width * at.stream * bool(shape.dropout)
-    last = with_tiles(
-        end.cost("head", recomputable=False), end, head_tiles(decoder, machine, least, end), 0
-    )
-    layers = [last]
+    last = end.cost("head", recomputable=False)
+    layers = [with_tiles(last, end, head_tiles(decoder, machine, least, end))]
     for i, kind in reversed(list(enumerate(shape.blocks))):
         if i in (0, below):
             name, peaks = ("before decoder.block.1", between) if i else ("embedding", start)
@@ -60,7 +57,7 @@ def stacked(at: Setting, machine: Gpu, *, options: bool, least: int | None) -> C
             continue
         name = f"decoder.block.{i - below}" if kind.causal else f"encoder.block.{i}"
         one = kinds[kind, i in (below - 1, shape.layers - 1)]
-        layers.append(one.cost(name, first=local, before=early, root=end.output_bytes))
+        layers.append(one.cost(name, local, early, end.output_bytes))
     # The last block of a stack is the first to make gradients of what all of them are handed: of
     # the bias, and in decoder blocks of what the encoder has made.
     waiting = [
@@ -95,7 +92,7 @@ class _Kind:
         seen = rehearse(block, at, machine)
         return cls(seen.peaks, block_options(at, machine, seen, seen) if options else [])
 
-    def cost(self, name: str, first: int, **again: Any) -> LayerCost:
+    def cost(self, name: str, first: int, *again: int) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
-        one = self.peaks.cost(name, first=first, **again)
-        return replace(one, options=tuple(way.cost(self.peaks, **again) for way in self.ways))
+        one = self.peaks.cost(name, first, *again)
+        return replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))

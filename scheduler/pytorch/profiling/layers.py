@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
-from scheduler.costs.options.tiles import drops_of, with_tiled_drops, with_tiles
+from scheduler.costs.options.tiles import Drops, drops_of, with_tiled_drops, with_tiles
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
 from scheduler.pytorch.model.calls import CalledBlock
@@ -50,31 +49,27 @@ class Sight:
                 peaks = peaks.with_more_in_forward(more)
                 cost = peaks.cost(name, is_first=not layers, recomputable=False)
                 if len(places) == len(parts.peaks):
-                    cost = with_tiles(cost, peaks, self.tiles.of_head, more)
+                    cost = with_tiles(cost, peaks, self.tiles.of_head, more=more)
                 layers.append(cost)
 
         last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
-        drops: dict[str, dict[str, int]] = {}
+        drops: dict[str, Drops] = {}
         kinds = {peaks for seen in self.seen for peaks in seen.kinds}
         for block, seen, local, beside in zip(
             self.blocks, self.seen, parts.local, parts.beside, strict=True
         ):
-            peaks, ways = seen.peaks, seen.ways
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
-            at_first = local.nbytes + _not_held(local.inputs, free) + self.casts
-            again: dict[str, Any] = {
-                "before": max(peaks.more_before(last) for last in kinds),
-                "root": parts.loss_bytes,
-            }
-            layer = peaks.cost(block.name, first=at_first, **again)
+            first_bytes = local.nbytes + _not_held(local.inputs, free) + self.casts
+            again = max(seen.peaks.more_before(last) for last in kinds), parts.loss_bytes
+            layer = seen.peaks.cost(block.name, first_bytes, *again)
             layer = replace(layer, beside_bytes=beside)
-            if ways is not None:
-                options = tuple(way.cost(peaks, **again) for way in ways.ways)
+            if seen.ways is not None:
+                options = tuple(way.cost(seen.peaks, *again) for way in seen.ways.ways)
                 layer = replace(layer, options=options)
-            tiles = seen.tiles.tiles
-            layer = with_tiles(layer, peaks, tiles, 0, seen.tiles.modules)
-            drops[block.name] = drops_of(tiles)
+            tiles = seen.tiles
+            layer = with_tiles(layer, seen.peaks, tiles.tiles, tiles.modules, *again)
+            drops[block.name] = drops_of(seen.tiles.tiles)
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")

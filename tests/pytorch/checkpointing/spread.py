@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
 from scheduler.pytorch.callbacks import checkpoint_prepared
-from scheduler.pytorch.callbacks.follow import FollowedModel
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import mean_square, mlp, noise
@@ -141,7 +141,7 @@ def followed(model: nn.Module, plan: Plan | None) -> nn.Module:
     return wrapped
 
 
-FOLLOWED: list[FollowedModel] = []
+FOLLOWED: list[FollowedModel[Any]] = []
 
 
 def even() -> nn.Sequential:

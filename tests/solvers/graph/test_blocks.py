@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import frontier
+from solvers.chain import frontier, optimum
 from solvers.chain.brute import count_plans, every_plan
 from solvers.chain.problem import Chain
 from solvers.graph.chains import blocks as blocks_module
@@ -379,8 +379,8 @@ def test_options_save_time() -> None:
     assert found is not None
     assert not found.exact
     assert found.count == len(blocks.chain) == 14  # the first block is a path of its own
-    assert found.time == found.lower_bound_time == frontier.solve(blocks.chain, budget).time
-    assert found.time < frontier.solve(whole.chain, budget).time
+    assert found.time == found.lower_bound_time == optimum.solve(blocks.chain, budget).time
+    assert found.time < optimum.solve(whole.chain, budget).time
     assert blocks.chain.layers[-2].options
     assert not blocks.chain.layers[-1].options  # its backward is next, whatever is held
 
