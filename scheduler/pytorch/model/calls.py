@@ -71,6 +71,9 @@ class CalledBlock:
     graded
         Which of the extras in its output, and then in those of its leaks, are given a gradient.
         Seen by `see_parts`.
+    holds, stays
+        Places among the call's `others` of the tensors that it holds when it is kept, and of those
+        that it holds after its backward, too. Seen by `see_holds`.
     no_grad
         Whether the model calls it under `torch.no_grad`. Seen by `see_parts`.
     awaited_bytes
@@ -89,6 +92,8 @@ class CalledBlock:
     sides: dict[int, int] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
+    holds: frozenset[int] = frozenset()
+    stays: frozenset[int] = frozenset()
     no_grad: bool = False
     awaited_bytes: int = 0
 

@@ -177,7 +177,7 @@ def test_no_peak_is_above_its_prediction(kind: type[nn.Module]) -> None:
     model = kind()
     trades = frontier(profile(model, X, mean_square))
     for point in [*trades.points[:: max(len(trades.points) // 4, 1)], trades.points[-1]]:
-        plan = trades.plan(point[0])
+        plan = trades.plan(budget=point[0])
         with apply(plan, model):
             assert_equal(gradients(model, X, mean_square), expected)
             peak = measure(model, X, mean_square).peak_bytes
