@@ -81,10 +81,10 @@ def solve(
         thinned sets is valid, and carries the gap to a certified bound.
     memory_limit
         Bytes, or text, that these sets and their tables may take before they are thinned; default
-        1 GiB, which 5,000 layers need for tables alone.
+        1 GiB.
     time_limit
-        For graphs: seconds, after which the best plan so far is returned with its gap. Default:
-        until it is proven. Ctrl-C ends the search in the same way.
+        Seconds, after which the best plan so far is returned with its gap. Default: until it is
+        proven. Ctrl-C ends the search in the same way.
     optimal_in
         For graphs: the class of plans to prove it in. "forward": only forward operations run
         again, only in the backward part; "staged": anything, at most once before each first run;
@@ -93,7 +93,7 @@ def solve(
     threads
         For graphs: threads of the solvers; default 1.
     watch
-        For graphs: who is told of progress, and may end the search.
+        Who is told of progress, and may end the search.
 
     Returns
     -------

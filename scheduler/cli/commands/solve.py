@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     if arguments.lengths is not None:
         return _by_length(arguments)
     asked = options.costs_within(arguments)
-    with Watching(asked.costs, quiet=arguments.quiet) as watching:
+    with Watching(asked.costs, quiet=arguments.quiet, listens=True) as watching:
         try:
             plan = watching.run(
                 "the best plan",

@@ -47,5 +47,7 @@ def within(plan: Plan, model: nn.Module) -> Plan:
         plan,
         layers=tuple(called.get(name, name) for name in plan.layers),
         policies={called.get(name, name): keeps for name, keeps in plan.policies.items()},
+        tiles={called.get(name, name): count for name, count in plan.tiles.items()},
+        tiled={called.get(name, name): parts for name, parts in plan.tiled.items()},
         _costs=None,
     )

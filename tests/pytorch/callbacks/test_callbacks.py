@@ -11,7 +11,14 @@ import lightning
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from tokenizers import Tokenizer, models
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 
 from scheduler import InvalidCosts, InvalidPlan, UnsupportedModel
 from scheduler.pytorch import callbacks
@@ -25,6 +32,7 @@ CONFIG = GPT2Config(
     n_layer=4, n_embd=32, n_head=2, vocab_size=64, bos_token_id=0, eos_token_id=0, n_positions=64
 )
 TOKENS = torch.randint(0, 64, (8, 64), generator=torch.Generator().manual_seed(0))
+KEYS = ("input_ids", "labels")
 BUDGET = "1900KB"
 SETTINGS: dict[str, Any] = {"margin": 0, "options": False, "fake": False}
 
@@ -97,6 +105,42 @@ def test_trainer(
     off = "the model's own gradient checkpointing was switched off"
     assert (off in lines) == ("activation_checkpointing" in settings)
     assert found[2].is_activation_checkpointing == ("activation_checkpointing" in settings)
+
+
+def sft(folder: Path, callback: CheckpointCallback | None, **settings: Any) -> Any:
+    """As `train` of the trainer of TRL, on a dataset and with a tokenizer that are made here."""
+    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    # One that is made of a dict is hashed, by a pickle that pyarrow's types are not for.
+    table = datasets.table.InMemoryTable.from_pydict(dict.fromkeys(KEYS, TOKENS.tolist()))
+    model: Any = gpt2()
+    quiet: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    quiet |= {"use_cpu": True, "bf16": False, "logging_steps": 1, "max_steps": 2, "seed": 0}
+    quiet |= {"dataset_kwargs": {"skip_prepare_dataset": True}, "per_device_train_batch_size": 2}
+    trainer = trl.SFTTrainer(
+        model,
+        args=trl.SFTConfig(str(folder), **quiet, **settings),
+        train_dataset=datasets.Dataset(table, fingerprint="tokens"),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=words, eos_token="w0", pad_token="w0"
+        ),
+        callbacks=[callback] if callback else [],
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, model.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:dill")
+def test_sft_trainer_of_trl(tmp_path: Path) -> None:
+    """Whether its own checkpointing is on or off."""
+    expected = sft(tmp_path, None, activation_checkpointing=False)
+    assert len(expected[0]) == 2
+    for own in (True, False):
+        # Its loss makes about 16 MiB of whatever little it is given.
+        callback = Watched(budget="18MB", **SETTINGS)
+        assert_same(sft(tmp_path, callback, activation_checkpointing=own), expected)
+        assert callback.plan.overhead > 0
 
 
 class Module(lightning.LightningModule):  # type: ignore[misc]
