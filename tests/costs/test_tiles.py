@@ -90,5 +90,5 @@ def test_names_of_modules() -> None:
     option = OptionCost("tiles-2", 1, 1.0, tiles=2, tiled=["mlp", "norm"])  # type: ignore[arg-type]
     assert option.tiled == ("mlp", "norm")
     for wrong in ("mlp", ["mlp", "mlp"], [""], [3]):
-        with pytest.raises(InvalidCosts, match="tiled must be .*names of modules"):
+        with pytest.raises(InvalidCosts, match=r"tiled must be .*names of modules"):
             replace(option, tiled=wrong)
