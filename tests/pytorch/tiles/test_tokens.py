@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
 
+from scheduler.pytorch.observe.tracker import MemoryTracker
 from scheduler.pytorch.tiles.tokens import why_whole
 
 X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -142,3 +143,11 @@ def test_values_decide_where_operations_say_nothing() -> None:
     module = Does(lambda m, x: Hidden.apply(x))
     why = why_whole(module, module.forward, (X,), {})
     assert why == "returns other values in tiles than whole"
+
+
+def test_looking_at_a_module_takes_no_room_for_all_its_tokens() -> None:
+    module, tokens = nn.Linear(8, 8), torch.randn(1, 4096, 8)
+    tracker = MemoryTracker()
+    with tracker:
+        assert not why_whole(module, module.forward, (tokens,), {})
+    assert tracker.peak_bytes < tokens.nbytes // 8
