@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
-from scheduler.costs.options.tiles import Tile, least_tokens, with_tiled_drops, with_tiles
+from scheduler.costs.options.tiles import (
+    Drops,
+    Tile,
+    drops_of,
+    least_tokens,
+    with_tiled_drops,
+    with_tiles,
+)
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -23,6 +30,8 @@ from scheduler.memory.simulate.beside import (
     first_input_bytes,
     handed_bytes,
     held_bytes,
+    kept_bytes,
+    let_go_bytes,
     local_bytes,
     unused_bytes,
 )
@@ -169,7 +178,7 @@ def costs_from_shape(
     if recipe.loss == "hf" and (found := head_tiles(at, machine, least, whole)):
         beside = ending.forward_peak - whole.forward_peak
         kept = _as_kept(whole, head_kept, end.gradient_bytes)
-        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
+        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, more=beside)
     held = held_bytes(at, head_kept.output_bytes)
     blocks, drops = _blocks(at, kinds, end)
     layers = (_embedding(at, machine, held), *blocks, end)
@@ -204,62 +213,49 @@ class _Kind:
         """Whole, and in each number of tiles."""
         return [self.peaks, *(tile.peaks for tile in self.tiles)]
 
-    def cost(self, more: Sequence[int]) -> tuple[LayerCost, dict[str, int]]:
-        """Its costs, with so much more in every forward of each, and `with_tiled_drops`'s."""
-        whole, *others = more
-        peaks = self.peaks.with_more_in_forward(whole)
-        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
-        one = replace(one, options=tuple(way.cost(self.peaks, whole) for way in self.ways))
-        tiles = [
-            replace(tile, peaks=tile.peaks.with_more_in_forward(own - whole))
-            for tile, own in zip(self.tiles, others, strict=True)
-        ]
-        kept = _as_kept(self.peaks, self.kept, one.gradient_bytes)
-        kept = replace(kept, saved_bytes=one.saved_bytes)
-        one = with_tiles(one, kept, tiles, whole, self.at.tiled)
-        drops = {
-            f"tiles-{tile.count}": (tile.peaks.drop_peak or 0) + whole - one.output_bytes
-            for tile in tiles
-        }
-        return one, drops
+    def cost(self, first: int, *again: int) -> LayerCost:
+        """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
+        gradients = _block_gradients(self.at)
+        one = _layer("block", self.kept, self.peaks, gradients, first, *again)
+        one = replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))
+        whole = _as_kept(self.peaks, self.kept, one.gradient_bytes)
+        whole = replace(whole, saved_bytes=one.saved_bytes)
+        return with_tiles(one, whole, self.tiles, self.at.tiled, *again)
 
 
 def _blocks(
     at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost
-) -> tuple[list[LayerCost], dict[str, dict[str, int]]]:
-    """The blocks, each with what else is there while it runs forward, and `with_tiled_drops`'s.
-
-    What the model's own code refers to is there the first time alone, and matters only where that
-    could set the peak: the backward comes with gradients that the layers above it have left.
-    """
-    blocks, above = at.shape.blocks, end.gradient_bytes
+) -> tuple[list[LayerCost], dict[str, Drops]]:
+    """The blocks, each with what else is there while it runs forward, and `with_tiled_drops`'s."""
+    blocks = at.shape.blocks
     first = first_input_bytes(at, kinds[blocks[0]].kept)
     every = {peaks for kind in kinds.values() for peaks in kind.each}
-    alike: dict[tuple[Shape, tuple[int, ...]], tuple[LayerCost, dict[str, int]]] = {}
+    alike: dict[tuple[Shape, bool], LayerCost] = {}
     found, drops = [], {}
-    for i, shape in reversed(list(enumerate(blocks))):
-        kind = kinds[shape]
-        local = local_bytes(at) + (first if i else 0)
-        early = max(kind.peaks.more_before(last) for last in every)
-        early += end.output_bytes  # what the backward began with is there while it runs again
-        more = tuple(
-            early + (0 if peaks.spare_bytes + above >= local + end.output_bytes else local)
-            for peaks in kind.each
-        )
-        if (shape, more) not in alike:
-            alike[shape, more] = kind.cost(more)
-        one, drop = alike[shape, more]
-        found.append(replace(one, name=f"{at.shape.stack}.{i}"))
-        drops[found[-1].name] = drop
-        above += one.gradient_bytes
-    return found[::-1], drops
+    for i, shape in enumerate(blocks):
+        kind, key = kinds[shape], (shape, i > 0)
+        if key not in alike:
+            alike[key] = kind.cost(
+                local_bytes(at) + (first if i else 0),
+                max(kind.peaks.more_before(last) for last in every),
+                end.output_bytes,
+            )
+        name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
+        found.append(replace(alike[key], name=name, beside_bytes=beside))
+        drops[name] = drops_of(kind.tiles)
+    return found, drops
 
 
 def _layer(
-    name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
+    name: str,
+    kept: Activations,
+    peaks: Peaks,
+    gradients: int,
+    *more: int,
+    recomputable: bool = True,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable)
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, *more, recomputable=recomputable)
     return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 
@@ -317,30 +313,31 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
     mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
+    # Position ids that no table of its own saves are with what the blocks are handed.
+    ids = 8 * at.sequence * bool(shape.positions and at.trained)
     if shape.positions:
-        summed = output + rows + 8 * at.sequence
+        summed = output + rows + ids
         transient = summed + (output if shape.dropout else 0)
-        # Position ids are with the chain's input.
-        transient -= 8 * at.sequence
     else:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
         transient = max(transient, output * scaled - handed_bytes(at)) + unused_bytes(at)
     positions = shape.positions * shape.width * e
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
-    saved = mask + leaf * (not is_input)
+    saved = mask + leaf * (not is_input) + ids
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
     # table's gradient and the sum.
-    peak = output + (mask + output if mask else 0) + leaf
+    peak = output + (mask + output if mask else 0) + leaf + ids
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
         peak = max(peak, output + positions + rows * (at.batch > 1))
         peak = max(peak, 2 * output * scaled)
     counted = saved + output * (2 if is_input else 1)
-    above = peak + ROOT_BYTES - counted - held - gradients
+    # The blocks have let go of what they held beside their input.
+    above = peak + ROOT_BYTES - kept_bytes(at) - counted - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
     if not at.trained:
@@ -354,7 +351,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         saved_bytes=saved,
         forward_transient_bytes=max(transient - (saved - mask), 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), counted, held + gradients),
+        backward_overlap_bytes=min(max(-above, 0), counted + held, held + gradients),
         gradient_bytes=gradients,
         output_saved=is_input,
         recomputable=False,
@@ -365,8 +362,10 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
     """The embedding, seen on paper."""
     peaks = run_once(embed, at, machine)
     gradients = peaks.gradient_bytes if at.trained else 0
+    backward = peaks.backward_peak - kept_bytes(at)
     peaks = replace(peaks, input_bytes=held, input_saved=True, gradient_bytes=gradients)
-    return peaks.cost("embedding", recomputable=False)
+    peaks = replace(peaks, backward_peak=backward)
+    return peaks.cost("embedding", is_first=True, recomputable=False)
 
 
 def _block_gradients(at: Setting) -> int:

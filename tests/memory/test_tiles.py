@@ -46,7 +46,7 @@ def test_tiles_are_a_profile_s(family: str, tmp_path: Path) -> None:
     costs = costs_from_shape(config.to_dict(), BATCH, sequence, tiles=tokens // 4, **how)
     assert_same_tiles(costs, profile(model, batch, tiles=tokens // 4, fake=True), tokens)
     trades = frontier(costs)
-    trades.plan(trades.points[0][0]).save(tmp_path / "plan.json")
+    trades.plan(budget=trades.points[0][0]).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.tiles
     found = verify(plan, model, batch)

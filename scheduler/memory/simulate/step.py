@@ -180,11 +180,11 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
         return seen
     again = Selective(gpu, (), flops_share=share)
     run_again(again, forward, at)
-    given = seen.output_bytes
+    given = seen.output_bytes + ROOT_BYTES
     return replace(
         seen,
         again_peak=again.again_peak - given,
-        early_bytes=max(again.early_bytes - given - ROOT_BYTES, 0),
+        early_bytes=max(again.early_bytes - given, 0),
     )
 
 

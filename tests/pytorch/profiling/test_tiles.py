@@ -60,7 +60,7 @@ def test_a_head_in_tiles_is_as_predicted(name: str, tmp_path: Path) -> None:
     assert [option.tiles for option in costs.layers[-1].options] == [2, 4]
     trades = frontier(costs)
     assert trades.points[0][0] < 0.6 * whole.points[0][0]
-    trades.plan(trades.points[0][0]).save(tmp_path / "plan.json")
+    trades.plan(budget=trades.points[0][0]).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     pieces = plan.tiles[costs.layers[-1].name]
     plan.replay(costs)
@@ -125,7 +125,7 @@ def test_what_a_head_in_tiles_changes_is_undone() -> None:
     trades = frontier(profile(model, batch, loss_fn, tiles=16))
     expected = model.eval()(batch)
     model.train()
-    with apply(trades.plan(trades.points[0][0]), model):
+    with apply(trades.plan(budget=trades.points[0][0]), model):
         assert type(model(batch)) is not torch.Tensor
         assert torch.equal(model.eval()(batch), expected)
     assert type(model.train()(batch)) is torch.Tensor
