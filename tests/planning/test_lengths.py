@@ -49,7 +49,7 @@ def test_each_is_the_best_within_the_budget(plans: PlansByLength) -> None:
 def test_a_shorter_step_needs_no_more_under_the_same_plan(how: dict[str, Any]) -> None:
     """On any number of tokens, attention materialised or not, whatever the plan's budget."""
     sweep = frontier(costs(512, **how), max_points=64)
-    plans = [sweep.plan(peak) for peak, _ in sweep.points[:: len(sweep) // 4]]
+    plans = [sweep.plan(budget=peak) for peak, _ in sweep.points[:: len(sweep) // 4]]
     peaks = [plan.peak_bytes for plan in plans]
     for length in (511, 400, 257, 100, 7, 1):
         problem = costs(length, **how).to_problem()

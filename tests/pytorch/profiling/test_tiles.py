@@ -90,7 +90,7 @@ def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None
     least = trades.points[0][0]
     assert least < 0.6 * whole
     for budget in (least, (least + whole) // 2, trades.points[-1][0]):
-        trades.plan(budget).save(tmp_path / "plan.json")
+        trades.plan(budget=budget).save(tmp_path / "plan.json")
         plan = Plan.load(tmp_path / "plan.json")
         plan.replay(told.costs)
         found = verify(plan, model, batch)
