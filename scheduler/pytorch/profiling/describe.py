@@ -206,8 +206,8 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
         )
     if beside := sum(parts.beside):
         held.append(
-            f"{format_bytes(beside)} more that the blocks are handed beside the activation are held "
-            "for blocks that run again"
+            f"{format_bytes(beside)} more that the blocks are handed beside the activation are "
+            "held for blocks that run again"
         )
     if local := max(nbytes + sum(size for _, size in inputs) for nbytes, inputs in parts.local):
         held.append(
