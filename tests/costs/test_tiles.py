@@ -50,7 +50,7 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
     """No plan needs more than with it, though each way of keeping has a figure of its own."""
     draw = random.Random(15)
     lowered = exact = plans = 0
-    for _ in range(60):
+    for _ in range(12):
         drawn = [random_layer(draw, i) for i in range(3)]
         layers = tuple(layer for layer, _ in drawn)
         drops = {layer.name: own for layer, own in drawn if own}
@@ -60,7 +60,8 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
         is_least = [each.drop_transient_bytes for each in one] == least
         lowered += one != layers
         chain = CostGraph(one, input_bytes=given).to_problem()
-        for items in every_plan(chain):
+        every = list(every_plan(chain))
+        for items in draw.sample(every, min(len(every), 60)):
             schedule = Items(items)
             kept = schedule.options()
             true = [
@@ -75,7 +76,7 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
             assert not is_least or said.peak_bytes == needed.peak_bytes
             exact += is_least
             plans += 1
-    assert lowered > 30
+    assert lowered > 6
     assert exact > plans / 10
 
 

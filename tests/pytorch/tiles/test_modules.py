@@ -16,6 +16,13 @@ from scheduler.pytorch.tiles.modules import TiledModule
 from tests.pytorch.models import mlp
 
 
+class Both(nn.Linear):
+    """A module that is handed two tensors of tokens."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x * y)
+
+
 def tiled(module: nn.Module, tiles: int) -> TiledModule:
     placed = TiledModule(module, "mlp", tiles)
     placed.put()
@@ -56,7 +63,7 @@ def test_gradients_are_equal_to_rounding(case: str) -> None:
 
 
 def test_two_inputs_and_autocast() -> None:
-    module = nn.Bilinear(16, 16, 4)
+    module = Both(16, 4)
     pair = [torch.randn(2, 9, 16, requires_grad=True) for _ in range(2)]
     whole = step(module, *pair)
     twin = copy.deepcopy(module)
