@@ -94,6 +94,9 @@ class OptionCost:
     tiled
         Which modules inside a block run in these tiles, by their names in it, such as ``mlp``; not
         said of a head, all of which does.
+    ending_transient_bytes
+        Working memory of the forward where it ends a recomputed segment; None: as of the others, or
+        the layer's own where `forward_transient_bytes` is None, too.
     """
 
     name: str = field(metadata=NAME)
@@ -107,6 +110,7 @@ class OptionCost:
     keeps: Keeps = field(default=(), metadata={"check": _keeps})
     tiles: int = field(default=0, metadata=COUNT)
     tiled: tuple[str, ...] = field(default=(), metadata={"check": _names})
+    ending_transient_bytes: int | None = field(default=None, metadata=BYTES)
 
     def __post_init__(self) -> None:
         if not check_name("an option", "name", self.name):
@@ -125,7 +129,7 @@ class LayerCost:
     output is there from the start, and a backward makes that of its layer's input (of
     `input_bytes` for the first layer) before it lets its own go. During a kept forward
     ``output + saved + forward_transient`` are on top of what is live; during one that keeps
-    nothing ``output + drop_transient``; during a backward
+    nothing ``output + drop_transient`` (and what that forward alone needs); during a backward
     ``input + gradient + backward_transient - backward_overlap``.
 
     Parameters
@@ -157,6 +161,19 @@ class LayerCost:
     backward_overlap_bytes
         Bytes by which the backward stays below the count, because saved tensors are freed before
         the gradients are allocated.
+    ending_transient_bytes
+        Working memory of a forward that keeps and ends a recomputed segment, all told: it begins in
+        the backward, and may stop early. Default: `forward_transient_bytes`.
+    first_transient_bytes, again_transient_bytes
+        Working memory on top of that of a forward: of the first one (what the model's own code
+        still refers to), of each other (what the backward has made by then).
+    beside_bytes
+        What the layer is handed beside its input and no later one is, such as masks, made by the
+        last layer before it that must be kept, or before the first. It is let go when the layer has
+        run forward; once one runs that will be recomputed, or is kept under an option, that one
+        holds what it and those after it are handed until its backward is over. What kept layers
+        hold as well is there throughout: a part of `input_bytes`, or of the saved set of the layer
+        that made it. Of a graph all of it is there throughout.
     recomputable
         False: the layer must be kept, as when no module wraps it.
     time_spread
@@ -188,6 +205,12 @@ class LayerCost:
         default=None, metadata={**BYTES, "otherwise": "forward_transient_bytes"}
     )
     backward_overlap_bytes: int = field(default=0, metadata=BYTES)
+    ending_transient_bytes: int | None = field(
+        default=None, metadata={**BYTES, "otherwise": "forward_transient_bytes"}
+    )
+    first_transient_bytes: int = field(default=0, metadata=BYTES)
+    again_transient_bytes: int = field(default=0, metadata=BYTES)
+    beside_bytes: int = field(default=0, metadata=BYTES)
     recomputable: bool = field(default=True, metadata=FLAG)
     time_spread: float = field(default=0.0, metadata=TIME)
 
@@ -230,6 +253,8 @@ def canonical_record(layer: LayerCost) -> dict[str, Any]:
     record.pop("time_spread", None)
     # Written out even where it is what stands for it.
     record |= {each.name: values[each.name] for each in fields(layer) if each.default is None}
+    if values["ending_transient_bytes"] == values["forward_transient_bytes"]:
+        del record["ending_transient_bytes"]  # as in plans of before that there was none
     for option in record.get("options", ()):
         for each in fields(OptionCost):
             if each.default is None and option.get(each.name) == values[each.name]:

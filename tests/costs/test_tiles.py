@@ -39,6 +39,9 @@ def random_layer(draw: random.Random, i: int) -> tuple[LayerCost, dict[str, int]
         gradient_bytes=draw.randrange(30),
         backward_transient_bytes=draw.randrange(60),
         drop_transient_bytes=draw.randrange(300),
+        first_transient_bytes=draw.randrange(30),
+        again_transient_bytes=draw.randrange(30),
+        beside_bytes=draw.randrange(30),
         output_saved=draw.random() < 0.3,
         options=options,
     )

@@ -199,7 +199,7 @@ def test_reserved_comes_off_the_budget() -> None:
 
 def test_reserved_gb_is_reserved(whole: Frontier) -> None:
     assert solve(GPT2, 6, reserved_gb=1) == solve(GPT2, 6, reserved="1GB")
-    assert whole.plan(budget_gb=6, reserved_gb=1) == whole.plan("6GB", reserved="1GB")
+    assert whole.plan(budget_gb=6, reserved_gb=1) == whole.plan(6, reserved="1GB")
     assert compare(GPT2, 6, reserved_gb=1).reserved_bytes == 10**9
 
 
@@ -209,7 +209,8 @@ def test_a_unit_that_cannot_be_meant_is_refused(whole: Frontier) -> None:
         message = sentence(InvalidBudget, call, budget_gb=6, reserved=16)
         assert message.startswith(f"reserved 16 is 16 bytes, {peak}'16GB'?")
         assert peak in sentence(InvalidBudget, call, budget=40)
-        assert "did you mean 1 GB?" in sentence(InvalidBudget, call, budget_gb=1e9)
+        assert "did you mean 1 GB?" in sentence(InvalidBudget, call, 1e9)
+        assert "pass text as budget='6GB'" in sentence(InvalidBudget, call, "6GB")
     assert solve(TWELVE, budget=20_000, reserved=1).reserved_bytes == 1
     assert solve(TWELVE, 10**8, input_bytes=8).overhead == 0
 
@@ -286,15 +287,15 @@ def test_limits() -> None:
     whole = frontier(costs)
     budget = whole.keep_all_peak_bytes // 3
     thinned = solve(costs, budget=budget, max_points=16)
-    exact = whole.plan(budget)
+    exact = whole.plan(budget=budget)
     assert thinned.lower_bound_time <= exact.time <= thinned.time
     assert 0 < thinned.gap < 0.5
     assert solve(costs, budget=budget, max_points=500).gap < 0.01
     assert solve(costs, budget=budget, memory_limit="2GiB") == exact
     few = frontier(costs, max_points=16)
     assert not few.exact
-    assert few.plan(budget).lower_bound_time <= exact.time <= few.plan(budget).time
-    assert few.plan(few.keep_all_peak_bytes).status == "optimal"
+    assert few.plan(budget=budget).lower_bound_time <= exact.time <= few.plan(budget=budget).time
+    assert few.plan(budget=few.keep_all_peak_bytes).status == "optimal"
 
 
 @pytest.mark.parametrize("points", [15, 0, -1, 100.0, "100", True, float("nan")])
@@ -430,15 +431,15 @@ def test_a_frontier_gives_plans_without_solving(
     wanted = [solve(GPT2, budget=peak) for peak, _ in whole]
     monkeypatch.setattr("solvers.chain.kernel.build", None)
     for (peak, time), plan in zip(whole, wanted, strict=True):
-        assert whole.plan(peak) == plan
+        assert whole.plan(budget=peak) == plan
         assert (plan.peak_bytes, plan.time) == (peak, time)
-    assert whole.plan("5GB") == whole.plan(budget_gb=5) == whole.plan(budget=5 * 10**9)
-    assert whole.plan("6GB", reserved="1GB").items == whole.plan("5GB").items
+    assert whole.plan(5) == whole.plan(budget="5GB") == whole.plan(budget=5 * 10**9)
+    assert whole.plan(6, reserved="1GB").items == whole.plan(5).items
 
 
 def test_a_frontier_refuses_what_does_not_fit(whole: Frontier) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
-        whole.plan("1GB", reserved="10B")
+        whole.plan(1, reserved="10B")
     assert caught.value.smallest_budget_bytes == whole[0][0] + 10
     assert caught.value.set_by == "the backward of '14'"
 

@@ -445,8 +445,8 @@ def test_a_sweep_is_a_falling_sequence(sweep: Frontier) -> None:
 
 def test_a_sweep_has_a_plan_for_any_budget(sweep: Frontier) -> None:
     for plan in sweep.plans:
-        assert sweep.plan(plan.peak_bytes).time == plan.time
-    between = sweep.plan((sweep[-2][0] + sweep[-1][0]) // 2)
+        assert sweep.plan(budget=plan.peak_bytes).time == plan.time
+    between = sweep.plan(budget=(sweep[-2][0] + sweep[-1][0]) // 2)
     assert between.time == sweep[-2][1]
     assert between.lower_bound_time <= solve(UNET, budget=between.budget_bytes).time
     most = sweep.plan(budget_gb=1, reserved=10)

@@ -7,8 +7,9 @@ it drops it. `with_tiled_drops` says why one figure will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import shown
@@ -17,6 +18,9 @@ from scheduler.costs.peaks import Peaks
 
 LEAST_TOKENS = 1024
 """Of a tile: the products of fewer are too thin to keep a large GPU busy."""
+
+Drops: TypeAlias = Mapping[str, int]
+"""By an option's name: bytes that a forward needs that keeps nothing, above its output."""
 
 _WORTH = 0.99
 """More tiles are tried as long as they lower the peak, or what is saved, by a hundredth."""
@@ -60,29 +64,39 @@ def find_tiles(
 
 
 def with_tiles(
-    layer: LayerCost, whole: Peaks, tiles: Iterable[Tile], more: int, tiled: tuple[str, ...] = ()
+    layer: LayerCost,
+    whole: Peaks,
+    tiles: Iterable[Tile],
+    tiled: tuple[str, ...] = (),
+    before: int = 0,
+    root: int = 0,
+    *,
+    more: int = 0,
 ) -> LayerCost:
-    """A layer with its tiles as options, too, with `more` bytes in every forward.
+    """A layer with its tiles as options, too.
 
-    `tiled`: of a block, the modules that run so.
+    `tiled`: of a block, the modules that run so. `more`: bytes that are live besides in every
+    forward; `before`, `root`: see `Peaks.cost`.
     """
-    options = _options(layer, whole, tiles, more)
-    mine = tuple(replace(option, tiled=tiled) for option in options)
-    return replace(layer, options=(*layer.options, *mine))
-
-
-def _options(
-    layer: LayerCost, whole: Peaks, tiles: Iterable[Tile], more: int
-) -> Iterator[OptionCost]:
+    mine = []
     for tile in tiles:
         seen = tile.peaks.with_more_in_forward(more)
         if seen.saved_bytes <= layer.saved_bytes:
             option = whole.option(f"tiles-{tile.count}", seen, tile.more_time)
-            yield replace(option, tiles=tile.count)
+            ending = seen.ending_bytes(before, root) if layer.recomputable else None
+            mine.append(
+                replace(option, tiles=tile.count, tiled=tiled, ending_transient_bytes=ending)
+            )
+    return replace(layer, options=(*layer.options, *mine))
+
+
+def drops_of(tiles: Iterable[Tile]) -> Drops:
+    """For `with_tiled_drops`."""
+    return {f"tiles-{tile.count}": tile.peaks.drop_bytes or 0 for tile in tiles}
 
 
 def with_tiled_drops(
-    layers: Sequence[LayerCost], input_bytes: int, drops: Mapping[str, Mapping[str, int]]
+    layers: Sequence[LayerCost], input_bytes: int, drops: Mapping[str, Drops]
 ) -> tuple[LayerCost, ...]:
     """The layers, whose forwards that keep nothing need what they need in their finest tiles.
 
@@ -115,17 +129,17 @@ def _save_input(layer: LayerCost) -> bool:
     return all(option.input_saved is not False for option in layer.options)
 
 
-def _with_drop(
-    layer: LayerCost, input_bytes: int, largest: int, drops: Mapping[str, int]
-) -> LayerCost:
+def _with_drop(layer: LayerCost, input_bytes: int, largest: int, drops: Drops) -> LayerCost:
     if not drops:
         return layer
     whole = layer.drop_transient_bytes
     assert whole is not None
+    more = max(layer.first_transient_bytes, layer.again_transient_bytes)
     needed = [min(whole, *drops.values())]
     for option in (None, *layer.options):
         drop = whole if option is None else drops.get(option.name, whole)
-        if layer.output_bytes + drop + largest > _backward_bytes(layer, option, input_bytes):
+        forward = layer.output_bytes + drop + more + largest
+        if forward > _backward_bytes(layer, option, input_bytes):
             needed.append(drop)
     return replace(layer, drop_transient_bytes=max(needed))
 

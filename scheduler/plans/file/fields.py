@@ -23,6 +23,8 @@ KIND = FileKind(
         "read it with CostGraph.load",
         "graph": "this is a compute graph, not a plan; solve it with 'checkpoint-scheduler solve', "
         "or read it with ComputeCosts.load",
+        "plans-by-length": "this file holds plans by length; read it with PlansByLength.load, or "
+        "take one plan out: checkpoint-scheduler export FILE --to json --length N",
     },
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -171,7 +171,8 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
         )
     if isinstance(given, str):
-        given = _stacks_of(blocks, modules) if given == "auto" else find_blocks(model, given)
+        auto = given == "auto"
+        given = _stacks_of(plan.layers, blocks, modules) if auto else find_blocks(model, given)
     for mine, theirs in zip_longest(given, blocks):
         if mine != theirs:
             if mine is None:
@@ -184,11 +185,21 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     return names
 
 
-def _stacks_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
-    """The blocks, and what their stacks have after the last of them of the same class."""
+def _stacks_of(
+    layers: Sequence[str], blocks: list[str], modules: dict[str, nn.Module]
+) -> list[str]:
+    """The blocks, and what their stacks have after the last of them of the same class.
+
+    But where the plan has a layer between that block and the next: it may run the others, as it
+    does where no gradient comes to them.
+    """
     found = []
+    between = {layers[i] for i, after in enumerate(layers[1:]) if after not in modules}
+    between.discard(blocks[-1])
     for i, name in enumerate(blocks):
         found.append(name)
+        if name in between:
+            continue
         parent = name.rpartition(".")[0]
         stack = modules[parent]
         if parent in [other.rpartition(".")[0] for other in blocks[i + 1 :]]:

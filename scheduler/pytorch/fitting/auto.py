@@ -180,6 +180,8 @@ def auto_checkpoint(
         costs, estimated, notes = _profiled(model, inputs, loss_fn, ways)
         if switched_off:
             notes.append("the model's own gradient checkpointing was switched off")
+        if costs.noise:
+            notes.append(costs.noise.removesuffix("."))
 
         def everything() -> int:
             problem: Problem[Any] = costs.to_problem()

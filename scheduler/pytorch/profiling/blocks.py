@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -126,16 +127,54 @@ def see_blocks(
     return result[::-1], len(seen)
 
 
+def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
+    """Note in each block what it holds of its other arguments, for its backward and beyond."""
+    seen = {block.kind: _holds(block, ambient) for block in found if block.call is not None}
+    for block in found:
+        block.holds, block.stays = seen[block.kind]
+
+
+def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
+    assert block.call is not None
+    others = block.call.others
+    places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
+    state = Snapshot(
+        [block.module], is_small, handed=[*block.call.args, *block.call.kwargs.values()]
+    )
+    try:
+        # Copies, or those who hold them anyway would hide who else does.
+        copies = {place: _copied(others[place]) for place in places}
+        storages = {place: weakref.ref(copies[place].untyped_storage()) for place in places}
+        call = block.call.with_others(copies)
+        activation = call.activation.detach()
+        output = call.run(
+            _once(block, ambient.around(_forward_of(block))),
+            activation.requires_grad_(activation.is_floating_point()),
+        )
+    except Exception:  # what that is about is said where the block is profiled
+        return frozenset(places), frozenset(places)
+    finally:
+        state.put()
+    del copies, call
+    holds = frozenset(place for place in places if storages[place]() is not None)
+    del output
+    return holds, frozenset(place for place in places if storages[place]() is not None)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor, laid out alike in a storage of its own."""
+    count = tensor.untyped_storage().nbytes() // tensor.itemsize
+    flat = tensor.detach().as_strided((count,), (1,), 0).clone()
+    copy = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return copy.requires_grad_(tensor.requires_grad)
+
+
 def _forward_of(block: CalledBlock) -> Callable[..., Any]:
     forward: Callable[..., Any] = block.module.forward
     return torch.no_grad()(forward) if block.no_grad else forward
 
 
-def _alone(
-    block: CalledBlock, forward: Callable[..., Any], call: Call
-) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
-    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
-
+def _once(block: CalledBlock, forward: Callable[..., Any]) -> Callable[..., Any]:
     def once(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = for_one_run(block.module, args, kwargs)
         hooks = block.module._backward_hooks.values(), block.module._backward_pre_hooks.values()
@@ -144,6 +183,15 @@ def _alone(
         # They hold the gradient that they are shown, and may hand on another.
         shown = BackwardHook(block.module, *map(list, hooks))
         return shown.setup_output_hook(forward(*shown.setup_input_hook(args), **kwargs))
+
+    return once
+
+
+def _alone(
+    block: CalledBlock, forward: Callable[..., Any], call: Call
+) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
+    once = _once(block, forward)
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call

@@ -14,7 +14,9 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.followed import plan_for
 from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
@@ -23,7 +25,7 @@ from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.verification.counts import counted
+from scheduler.pytorch.verification.counts import counted, saving
 from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
 
@@ -39,7 +41,7 @@ FLOOR = 2.0**-10
 
 
 def verify(
-    plan: Plan,
+    plan: Plan | PlansByLength,
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None = None,
@@ -52,7 +54,7 @@ def verify(
     Parameters
     ----------
     plan
-        What to verify.
+        What to verify; of plans by length that of the batch's length.
     model
         Without a plan applied. It is left as it was: gradients, buffers, random states.
     inputs, loss_fn
@@ -77,6 +79,7 @@ def verify(
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
+    plan = plan_for(plan, inputs)
     model = bare(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
@@ -97,7 +100,11 @@ def verify(
         without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = seen(), computed()
-    planned = {name: named.forwards[name] for name in found.forwards}
+        planned = {name: named.forwards[name] for name in found.forwards}
+        fewer = {name: n for name, n in found.forwards.items() if 0 < n < planned[name]}
+        if fewer:
+            needed = saving(model, inputs, list(fewer))
+            planned |= {name: n for name, n in fewer.items() if name not in needed}
     verification = Verification(
         plan,
         device,

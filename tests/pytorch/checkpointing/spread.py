@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
+from scheduler.pytorch.callbacks import checkpoint_prepared
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import mean_square, mlp, noise
@@ -127,6 +129,21 @@ def fsdp(after: bool, mixed: bool, reshard: bool = True, grouped: bool = False) 
     return wrap
 
 
+def followed(model: nn.Module, plan: Plan | None) -> nn.Module:
+    """Have a plan made for each batch that is larger, in one process in one step and not the other.
+
+    In the midst of a forward of DistributedDataParallel, with steps that are tried out.
+    """
+    wrapped = DistributedDataParallel(copy.deepcopy(model))
+    if plan is not None:
+        asked: dict[str, Any] = {"loss_fn": mean_square, "options": False, "margin": 0}
+        FOLLOWED[:] = [checkpoint_prepared(wrapped, None, budget="160KB", **asked)]
+    return wrapped
+
+
+FOLLOWED: list[FollowedModel[Any]] = []
+
+
 def even() -> nn.Sequential:
     """A block with an MLP that draws nothing."""
     return nn.Sequential(mlp(dropout=0.0), nn.Tanh())
@@ -141,7 +158,8 @@ def gradients(
     torch.manual_seed(dist.get_rank())
     for step in range(3):
         model.zero_grad()
-        mean_square(model(X + dist.get_rank() + step)).backward()
+        rows = 16 + 8 * ((step + dist.get_rank()) % 3)
+        mean_square(model(X[:rows] + dist.get_rank() + step)).backward()
         for name, parameter in model.named_parameters():
             local = parameter.grad
             if local is not None:
@@ -207,6 +225,9 @@ def main() -> None:
         check(f"fsdp {when} nested", fsdp(after, mixed=False), NESTED)
         check(f"fsdp {when} nested mixed", fsdp(after, mixed=True), NESTED)
         check(f"fsdp {when} deep", fsdp(after, mixed=False), DEEP)
+    check("ddp followed", followed)
+    assert FOLLOWED[0].handle is not None
+    assert FOLLOWED[0].handle.plan.overhead > 0
     check("fsdp kept", fsdp(True, mixed=True, reshard=False))
     check("fsdp kept nested", fsdp(True, mixed=True, reshard=False), DEEP)
     scattered()

@@ -46,6 +46,7 @@ X = noise(1024, 16)
 CHECKS = [
     *(f"ddp {when}{how}" for when in ("before", "after") for how in ("", " static_graph")),
     *(f"ddp {when} find_unused_parameters" for when in ("before", "after")),
+    "ddp followed",
     *(f"fsdp {when}{how}" for when in ("before", "after") for how in ("", " mixed")),
     *(f"fsdp {when} {how}" for when in ("before", "after") for how in ("nested", "nested mixed")),
     *(f"{how} {when} tiles" for when in ("before", "after") for how in ("ddp", "fsdp")),

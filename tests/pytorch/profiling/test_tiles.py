@@ -60,7 +60,7 @@ def test_a_head_in_tiles_is_as_predicted(name: str, tmp_path: Path) -> None:
     assert [option.tiles for option in costs.layers[-1].options] == [2, 4]
     trades = frontier(costs)
     assert trades.points[0][0] < 0.6 * whole.points[0][0]
-    trades.plan(trades.points[0][0]).save(tmp_path / "plan.json")
+    trades.plan(budget=trades.points[0][0]).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     pieces = plan.tiles[costs.layers[-1].name]
     plan.replay(costs)
@@ -90,7 +90,7 @@ def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None
     least = trades.points[0][0]
     assert least < 0.6 * whole
     for budget in (least, (least + whole) // 2, trades.points[-1][0]):
-        trades.plan(budget).save(tmp_path / "plan.json")
+        trades.plan(budget=budget).save(tmp_path / "plan.json")
         plan = Plan.load(tmp_path / "plan.json")
         plan.replay(told.costs)
         found = verify(plan, model, batch)
@@ -103,7 +103,7 @@ def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None
 def test_tiles_inside_blocks_are_put_and_taken_away() -> None:
     model, batch = llama(n_layer=3, hidden_size=16, intermediate_size=56), rows(1, 64)
     trades = frontier(profile(model, batch, tiles=16))
-    plan = trades.plan(trades.points[0][0])
+    plan = trades.plan(budget=trades.points[0][0])
     assert any(isinstance(item, Checkpoint) for item in plan.items)
     assert set(plan.tiled) == {*plan.layers[1:-1]}
     whole = model(**batch).logits
@@ -125,7 +125,7 @@ def test_what_a_head_in_tiles_changes_is_undone() -> None:
     trades = frontier(profile(model, batch, loss_fn, tiles=16))
     expected = model.eval()(batch)
     model.train()
-    with apply(trades.plan(trades.points[0][0]), model):
+    with apply(trades.plan(budget=trades.points[0][0]), model):
         assert type(model(batch)) is not torch.Tensor
         assert torch.equal(model.eval()(batch), expected)
     assert type(model.train()(batch)) is torch.Tensor
