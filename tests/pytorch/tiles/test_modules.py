@@ -144,6 +144,11 @@ def test_refusals() -> None:
     with pytest.raises(UnsupportedModel, match="'mlp' cannot run in tiles: it draws random"):
         model.train()(x)
     placed.take_away()
+    both = Both(16, 4)
+    tiled(both, 2)
+    both(x, x)
+    with pytest.raises(UnsupportedModel, match=r"a tensor of the form \(16,\) beside its tokens"):
+        both(x, x[0])
     mixing = nn.Softmax(0)
     tiled(mixing, 2)
     with pytest.raises(UnsupportedModel, match=r"it mixes tokens by aten\._softmax"):
