@@ -10,10 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP, LlamaRMSNorm
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from scheduler.pytorch.tiles.tokens import why_whole
 
+OTHER = nn.Parameter(torch.ones(8, 8))
 X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
 Forward = Callable[..., Any]
 
@@ -103,7 +105,6 @@ MIXED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "error": (lambda m, x: x.view(2, 6, 8), "does not run on fewer tokens .RuntimeError"),
     "other": (lambda m, x: F.linear(x, OTHER), "by aten.*, a tensor that needs a gradient"),
 }
-OTHER = nn.Parameter(torch.ones(8, 8))
 
 
 @pytest.mark.parametrize("name", MIXED)
