@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,10 @@ def random_layer(draw: random.Random, i: int) -> tuple[LayerCost, dict[str, int]
         saved_bytes=saved,
         gradient_bytes=draw.randrange(30),
         backward_transient_bytes=draw.randrange(60),
-        drop_transient_bytes=draw.randrange(300),
+        drop_transient_bytes=draw.randrange(200),
+        first_transient_bytes=draw.randrange(30),
+        again_transient_bytes=draw.randrange(30),
+        beside_bytes=draw.randrange(30),
         output_saved=draw.random() < 0.3,
         options=options,
     )
@@ -50,8 +54,10 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
     """No plan needs more than with it, though each way of keeping has a figure of its own."""
     draw = random.Random(15)
     lowered = exact = plans = 0
-    for _ in range(60):
+    for _ in range(12):
         drawn = [random_layer(draw, i) for i in range(3)]
+        head, _ = random_layer(draw, 3)
+        drawn.append((replace(head, recomputable=False, options=()), {}))
         layers = tuple(layer for layer, _ in drawn)
         drops = {layer.name: own for layer, own in drawn if own}
         given = draw.randrange(60)
@@ -59,8 +65,9 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
         least = [min([layer.drop_transient_bytes or 0, *own.values()]) for layer, own in drawn]
         is_least = [each.drop_transient_bytes for each in one] == least
         lowered += one != layers
-        chain = CostGraph(one, input_bytes=given).to_problem()
-        for items in every_plan(chain):
+        chain = CostGraph(one, input_bytes=given).to_chain()
+        every = list(every_plan(chain))
+        for items in draw.sample(every, min(len(every), 60)):
             schedule = Items(items)
             kept = schedule.options()
             true = [
@@ -69,13 +76,13 @@ def test_one_figure_for_dropped_forwards_will_do() -> None:
                 )
                 for i, (layer, own) in enumerate(drawn)
             ]
-            needed = CostGraph(tuple(true), input_bytes=given).to_problem().replay(schedule)
+            needed = CostGraph(tuple(true), input_bytes=given).to_chain().replay(schedule)
             said = chain.replay(schedule)
             assert said.peak_bytes >= needed.peak_bytes
             assert not is_least or said.peak_bytes == needed.peak_bytes
             exact += is_least
             plans += 1
-    assert lowered > 30
+    assert lowered >= 6
     assert exact > plans / 10
 
 
@@ -89,6 +96,7 @@ def test_an_input_that_is_not_held_leaves_it_as_it_is() -> None:
 def test_names_of_modules() -> None:
     option = OptionCost("tiles-2", 1, 1.0, tiles=2, tiled=["mlp", "norm"])  # type: ignore[arg-type]
     assert option.tiled == ("mlp", "norm")
+    wrong: Any
     for wrong in ("mlp", ["mlp", "mlp"], [""], [3]):
         with pytest.raises(InvalidCosts, match=r"tiled must be .*names of modules"):
             replace(option, tiled=wrong)

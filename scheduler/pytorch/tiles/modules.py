@@ -97,8 +97,15 @@ def _run(tiled: TiledModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         return functional_call(_Body(tiled), inside, given, keywords)
 
     leaves_alone = [None if i in places else leaf for i, leaf in enumerate(leaves)]
-    count = tokens[0].shape[:-1].numel()
-    work = _Work(tiled, run, tokens[0].shape[:-1], tokens[0].device)
+    lead = tokens[0].shape[:-1]
+    for other in tokens:
+        if other.shape[:-1] != lead:  # though it had none when it was looked at
+            raise UnsupportedModel(
+                f"{tiled.name!r} runs in tiles, and is handed a tensor of the form "
+                f"{tuple(other.shape)} beside its tokens; solve costs without tiles"
+            )
+    count = lead.numel()
+    work = _Work(tiled, run, lead, tokens[0].device)
     trained = dict[str, nn.Parameter]()
     if torch.is_grad_enabled():
         trained = {n: p for n, p in tiled.module.named_parameters() if p.requires_grad}

@@ -68,7 +68,6 @@ def why_whole(
     odd = [t for t in given if t.shape[:-1] != lead or not t.is_floating_point()]
     device = given[0].device.type
     state = Snapshot([module])
-    versions = [tensor._version for tensor in given]
     try:
         with torch.no_grad(), without_cast_cache(device):
             for place in range(len(lead) - 1, -1, -1):
@@ -85,8 +84,6 @@ def why_whole(
         state.put()
     if changed is not None:
         return "changes something in its forward beside what it returns"
-    if versions != [tensor._version for tensor in given]:
-        return "changes its input in place"
     return ""
 
 
@@ -120,11 +117,13 @@ def _watch(
     lead = given[0].shape[:-1]
     own = [*module.parameters(), *module.buffers()]
     widths = {size for tensor in own for size in tensor.shape} | {t.shape[-1] for t in given}
-    prime = next(p for p in count(11, 2) if _is_prime(p) and all(size % p for size in widths))
+    prime = next(p for p in count(11, 2) if _is_prime(p) and all(s % p for s in widths if s))
     sizes = [prime if i == place else 1 for i in range(len(lead))]
-    few_args, few_kwargs = tree_map(lambda each: _few(each, lead, sizes), (args, kwargs))
+    few = tree_map(lambda each: _few(each, lead, sizes), (args, kwargs))
     with _Watch(prime, own):
-        made = forward(*few_args, **few_kwargs)
+        made = forward(*few[0], **few[1])
+    if any(not tensor.is_inference() and tensor._version for tensor in tensors_of(few)):
+        raise _Mixes("changes its input in place")
     if not isinstance(made, torch.Tensor) or not made.is_floating_point():
         raise _Mixes("returns more than one tensor of numbers")
     if list(made.shape[:-1]) != sizes:

@@ -103,7 +103,7 @@ def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None
 def test_tiles_inside_blocks_are_put_and_taken_away() -> None:
     model, batch = llama(n_layer=3, hidden_size=16, intermediate_size=56), rows(1, 64)
     trades = frontier(profile(model, batch, tiles=16))
-    plan = trades.plan(trades.points[0][0])
+    plan = trades.plan(budget=trades.points[0][0])
     assert any(isinstance(item, Checkpoint) for item in plan.items)
     assert set(plan.tiled) == {*plan.layers[1:-1]}
     whole = model(**batch).logits

@@ -16,6 +16,13 @@ from scheduler.pytorch.tiles.modules import TiledModule
 from tests.pytorch.models import mlp
 
 
+class Both(nn.Linear):
+    """A module that is handed two tensors of tokens."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x * y)
+
+
 def tiled(module: nn.Module, tiles: int) -> TiledModule:
     placed = TiledModule(module, "mlp", tiles)
     placed.put()
@@ -56,7 +63,7 @@ def test_gradients_are_equal_to_rounding(case: str) -> None:
 
 
 def test_two_inputs_and_autocast() -> None:
-    module = nn.Bilinear(16, 16, 4)
+    module = Both(16, 4)
     pair = [torch.randn(2, 9, 16, requires_grad=True) for _ in range(2)]
     whole = step(module, *pair)
     twin = copy.deepcopy(module)
@@ -113,13 +120,18 @@ def test_it_holds_its_input_alone() -> None:
 
 
 def test_a_recomputation_ends_before_the_tiles() -> None:
-    model, seen = mlp(dropout=0.0), []
+    model, seen = mlp(dropout=0.0), list[int]()
     forward = model[0].forward
     tiled(model, 4)
     model(torch.zeros(8, 16))  # looked at
-    model[0].forward = lambda x: (seen.append(len(x)), forward(x))[1]
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        made: torch.Tensor = forward(x)
+        return made
+
+    model[0].forward = counted  # type: ignore[method-assign]
     x = torch.randn(8, 16, requires_grad=True)
-    model[1].register_parameter("unused", None)
     checkpoint(model, x, use_reentrant=False).sum().backward()
     assert seen == [2] * 8  # forward, and backward
 
@@ -137,6 +149,11 @@ def test_refusals() -> None:
     with pytest.raises(UnsupportedModel, match="'mlp' cannot run in tiles: it draws random"):
         model.train()(x)
     placed.take_away()
+    both = Both(16, 4)
+    tiled(both, 2)
+    both(x, x)
+    with pytest.raises(UnsupportedModel, match=r"a tensor of the form \(16,\) beside its tokens"):
+        both(x, x[0])
     mixing = nn.Softmax(0)
     tiled(mixing, 2)
     with pytest.raises(UnsupportedModel, match=r"it mixes tokens by aten\._softmax"):
