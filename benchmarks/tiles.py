@@ -41,7 +41,7 @@ def main() -> None:
         ("smallest budget", 0),
         ("middle of the frontier", len(trades.points) // 2),
     ):
-        plan = trades.plan(trades.points[place][0])
+        plan = trades.plan(budget=trades.points[place][0])
         found = verify(plan, model, {"input_ids": ids, "labels": ids}, device="fake")
         print(
             f"{name}: tiles {dict(plan.tiles)}, predicted {plan.peak_bytes:,}, "

@@ -134,10 +134,13 @@ def costs_from_shape(
     options
         Give each block its options; experts must be "grouped".
     tiles
-        True: give the head options to run with its loss in tiles, of at least 1,024 tokens, as
-        `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
-        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not a
-        classifier's head, nor one with an adapter, nor under autocast.
+        True: give blocks options to run their MLPs and norms, and the head to run with its loss, in
+        tiles of at least 1,024 tokens, as `scheduler.pytorch.profile(..., tiles=True)` does; a
+        number: of at least so many. Of blocks byte for byte the profile's, for Llama, Mistral,
+        Qwen2 and 3, Gemma, Gemma 2, Phi-3, GLM, GLM-4, GPT-2 and GPT-NeoX; others run whole, as
+        experts do. Of the head bytes of single tokens are bounded, so that its peaks are up to a
+        hundredth above a profile's; a classifier's runs whole, and one with an adapter. Under
+        autocast nothing runs in tiles.
 
     Returns
     -------

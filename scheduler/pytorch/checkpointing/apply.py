@@ -60,9 +60,8 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
             check_torch()
             check_opened(model, opened)
     tiled = list(_tiled(plan, model))
-    heads = [
-        chunked_head(model, count) for name, count in plan.tiles.items() if name not in plan.tiled
-    ]
+    counts = [count for name, count in plan.tiles.items() if name not in plan.tiled]
+    heads: list[Any] = [chunked_head(model, count) for count in counts]
     for module in tiled:
         module.put()
     may_skip = skips_blocks(model)
@@ -123,8 +122,17 @@ def _without(whole: set[int], item: Item) -> Item:
 
 def _tiled(plan: Plan, model: nn.Module) -> Iterator[TiledModule]:
     """The modules inside blocks that are to run in tiles."""
-    for layer, parts in plan.tiled.items():
-        modules = dict(model.get_submodule(layer).named_modules())
+    of_model = dict(model.named_modules())
+    for layer in plan.tiles:
+        parts = plan.tiled.get(layer, ())
+        if layer not in of_model:  # the head, which is no module
+            continue
+        if not parts:
+            raise InvalidPlan(
+                f"the plan runs {layer!r} in tiles and does not say which modules inside it; solve "
+                "costs from profile(..., tiles=True), or without tiles"
+            )
+        modules = dict(of_model[layer].named_modules())
         check_opened(model, [layer])
         for part in parts:
             name = f"{layer}.{part}"

@@ -78,8 +78,9 @@ def profile(
         what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
     tiles
         True: give the head options to run with its loss in tiles, of at least 1,024 tokens, so that
-        the logits are never there as a whole; a number: of at least so many. Gradients under a plan
-        that takes one are the model's to rounding, not bit by bit.
+        the logits are never there as a whole, and the blocks options to run so what treats tokens
+        alone in them, such as an MLP; a number: of at least so many. Gradients under a plan that
+        takes one are the model's to rounding, not bit by bit.
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -94,7 +95,8 @@ def profile(
     CostGraph
         A chain; of a model that is none, where no blocks are named, a graph of layers, which
         `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the
-        inputs and what the blocks are handed beside the activation (masks, position embeddings).
+        inputs and what kept blocks hold of what they are handed beside the activation (position
+        embeddings); the rest of that (masks) is the `beside_bytes` of the last block that takes it.
 
     Raises
     ------

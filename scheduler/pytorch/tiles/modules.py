@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import counted
-from scheduler.pytorch.model.autocast import Ambient
+from scheduler.pytorch.model.autocast import Ambient, lifted, without_cast_cache
 from scheduler.pytorch.model.replace import Replaced
 from scheduler.pytorch.tiles.chunks import exact, same
 from scheduler.pytorch.tiles.tokens import why_whole
@@ -98,7 +98,7 @@ def _run(tiled: TiledModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
     leaves_alone = [None if i in places else leaf for i, leaf in enumerate(leaves)]
     count = tokens[0].shape[:-1].numel()
-    work = _Work(tiled, run, tokens[0].shape[:-1], Ambient(tokens[0].device))
+    work = _Work(tiled, run, tokens[0].shape[:-1], tokens[0].device)
     trained = dict[str, nn.Parameter]()
     if torch.is_grad_enabled():
         trained = {n: p for n, p in tiled.module.named_parameters() if p.requires_grad}
@@ -141,20 +141,20 @@ class _Work:
     needed: list[bool]
 
     def __init__(
-        self, tiled: TiledModule, run: Callable[..., Any], lead: torch.Size, ambient: Ambient
+        self, tiled: TiledModule, run: Callable[..., Any], lead: torch.Size, device: torch.device
     ) -> None:
         self.tiled, self.lead = tiled, lead
-        self._run = ambient.around(run)
+        self._device, self._run, self._again = device, run, Ambient(device).around(run)
 
     def forward(self, tokens: Sequence[torch.Tensor], tiles: int) -> torch.Tensor:
         """The output, without a graph."""
         out: torch.Tensor | None = None
-        with torch.no_grad():
+        with torch.no_grad(), without_cast_cache(self._device.type):
             for start, end, parts in self._tiles([self._flat(t) for t in tokens], tiles):
                 made = self._run(parts, None)
                 if out is None:
                     out = made.new_empty((self.lead.numel(), made.shape[-1]))
-                out[start:end] = made.view(end - start, -1)
+                out[start:end] = made.reshape(end - start, -1)
                 del made, parts
         assert out is not None
         return out.view(*self.lead, -1)
@@ -178,14 +178,15 @@ class _Work:
             parts = [
                 p.detach().requires_grad_(g is not None) for p, g in zip(parts, grads, strict=True)
             ]
-            with torch.enable_grad(), saved_tensors_hooks(same, same):
-                made = self._run(parts, leaves)
+            # As it was in the forward; and hooks are not for what ends right here.
+            with lifted(self._device), torch.enable_grad(), saved_tensors_hooks(same, same):
+                made = self._again(parts, leaves)
             torch.autograd.backward(made, grad[start:end].view_as(made))
             del made
             for part, whole in zip(parts, grads, strict=True):
                 if whole is not None:
                     given, part.grad = part.grad, None
-                    whole[start:end] = 0 if given is None else given.view(end - start, -1)
+                    whole[start:end] = 0 if given is None else given.reshape(end - start, -1)
                     del given
             del parts, part
         for hook in hooks:

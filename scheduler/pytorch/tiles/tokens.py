@@ -94,17 +94,18 @@ def _few(tensor: Any, lead: torch.Size, sizes: Sequence[int]) -> Any:
     """A tensor with so many tokens; one that has others than `lead`, wherever it has as many."""
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    few = tensor.detach()
     wanted = dict(zip(lead, sizes, strict=True))
-    for i, size in enumerate(tensor.shape):
-        if tensor.shape[:-1] == lead:
-            size = sizes[i] if i < len(lead) else size
-        else:
-            size = wanted.get(size, size)
-        if size != tensor.shape[i]:
-            index = torch.arange(size, device=tensor.device) % tensor.shape[i]
-            few = few.index_select(i, index)
-    return few.clone() if few.shape == tensor.shape else few  # it may be written to
+    found = [wanted.get(size, size) for size in tensor.shape]
+    if tensor.shape[:-1] == lead:
+        found = [*sizes, tensor.shape[-1]]
+    # Views of a part before it grows: of all the tokens of a step there may be no room for more.
+    few = tensor.detach()
+    for i, size in enumerate(found):
+        few = few.narrow(i, 0, min(size, few.shape[i]))
+    for i, size in enumerate(found):
+        if size > few.shape[i]:
+            few = few.index_select(i, torch.arange(size, device=few.device) % few.shape[i])
+    return few.clone()  # it may be written to
 
 
 def _watch(
