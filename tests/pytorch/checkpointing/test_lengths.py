@@ -96,7 +96,7 @@ def test_of_a_graph_of_layers() -> None:
     """Its plan replaces the model's own forward, and traces the model at each length."""
     model, plain, loss = Skip(), Skip(), operator.itemgetter("loss")
     costs = profile_by_length(model, batch(2), (8, 32), loss)
-    whole = costs[32].to_problem()
+    whole: Any = costs[32].to_problem()
     budget = whole.replay(whole.keep_all()).peak_bytes - 1
     plans = solve_by_length(costs, budget=f"{budget}B", time_limit=10)
     assert plans[32].kind == "layer graph"
