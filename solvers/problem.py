@@ -176,15 +176,15 @@ class Layer:
     @property
     def ways(self) -> tuple[Way, ...]:
         """Every way to keep the layer, the whole saved set first."""
-        *own, ending = (getattr(self, field) for field in Way._fields[3:])
-        if ending is None:
-            ending = self.forward_transient_bytes
-        ways = [Way(None, self.saved_bytes, 0, *own, ending)]
+        own = [getattr(self, field) for field in Way._fields[3:]]
+        if own[-1] is None:
+            own[-1] = self.forward_transient_bytes
+        ways = [Way(None, self.saved_bytes, 0, *own)]
         for option in self.options:
             given = [getattr(option, field) for field in Way._fields[3:]]
             if given[-1] is None:
                 given[-1] = option.forward_transient_bytes
-            filled = [b if a is None else a for a, b in zip(given, [*own, ending], strict=True)]
+            filled = [b if a is None else a for a, b in zip(given, own, strict=True)]
             ways.append(Way(option.name, option.saved_bytes, option.recompute_time, *filled))
         return tuple(ways)
 

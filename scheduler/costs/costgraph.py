@@ -269,13 +269,14 @@ def _as_in_graph(layer: Layer) -> Layer:
     """The layer with the most that any of its forwards needs in all of them."""
     most = max(getattr(layer, field) for field in OF_FORWARDS)
     way = layer.ways[0]
+    none: dict[str, Any] = dict.fromkeys(OF_CHAINS, 0)
     kept = max(way.forward_transient_bytes + most, way.ending_transient_bytes)
     return replace(
         layer,
         forward_transient_bytes=kept,
         ending_transient_bytes=kept,
         drop_transient_bytes=layer.drop_transient_bytes + most,
-        **dict.fromkeys(OF_CHAINS, 0),
+        **none,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scheduler.costs.layer import LayerCost, OptionCost
 
@@ -52,9 +53,9 @@ def _with_more(
     held = layer.saved_bytes + layer.output_bytes * (2 if layer.output_saved else 1)
     most = min(held, input_bytes + gradients)
 
-    def more(cost: LayerCost | OptionCost) -> dict[str, int | None]:
+    def more(cost: LayerCost | OptionCost) -> dict[str, Any]:
         working, overlap = cost.backward_transient_bytes, cost.backward_overlap_bytes
-        found: dict[str, int | None] = {}
+        found: dict[str, Any] = {}
         if working is not None or overlap is not None:
             above = layer.backward_transient_bytes if working is None else working
             above -= layer.backward_overlap_bytes if overlap is None else overlap

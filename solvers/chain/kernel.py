@@ -254,17 +254,20 @@ def _prefix(values: Ints) -> Ints:
 @compiled
 def _more(a: Ints, s: int, t: int) -> int:
     """Working memory on top of a forward of s in s .. t: the first on the highest level alone."""
-    return a[FIRST_MORE if t >= a.shape[1] - 1 else AGAIN_MORE, s]
+    more: int = a[FIRST_MORE if t >= a.shape[1] - 1 else AGAIN_MORE, s]
+    return more
 
 
 @compiled
 def _ahead(a: Ints, ways: Ints, s: int, t: int, way: int) -> int:
     """What a forward needs that keeps s in s .. t, beside its input."""
     length = a.shape[1]
+    needs: int = a[OUTPUT, min(t, length - 1)]
     if s == t < length - 1:
-        return a[OUTPUT, t] + ways[ENDS, way]
-    beside = a[BESIDE, s] if t == length else 0
-    return a[OUTPUT, min(t, length - 1)] + ways[AHEAD, way] + _more(a, s, t) + beside
+        needs += ways[ENDS, way]
+    else:
+        needs += ways[AHEAD, way] + _more(a, s, t) + (a[BESIDE, s] if t == length else 0)
+    return needs
 
 
 @compiled

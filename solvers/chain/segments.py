@@ -166,7 +166,7 @@ def evaluate(chain: Chain, t: Tables, segments: Segments) -> tuple[int, int]:
     return peak + chain.input_bytes, time
 
 
-def _beside(t: Tables, again: Array) -> tuple[Array, Array]:
+def _beside(t: Tables, again: NDArray[np.bool_]) -> tuple[Array, Array]:
     """What is there beside inputs at each layer, of which `again` start again.
 
     What those up to it hold; and what nobody holds yet while it runs forward.

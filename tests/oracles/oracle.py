@@ -97,11 +97,10 @@ class Step:
         return range(start, min([j for j in starts if j > i], default=len(self.chain)))
 
     def beside(self, i: int, starts_again: bool) -> None:
-        group = self.group(i)
-        held = [j for j in group if any(h[0] == "again" for h in self.holders.get(("e", j), ()))]
-        if starts_again and not held:
-            for j in range(i, group.stop):
-                self.holders["e", j].add(("again", i))
+        if starts_again:
+            for j in range(i, self.group(i).stop):
+                if ("e", j) in self.bytes:
+                    self.holders["e", j].add(("again", i))
         self.let_go(("e", i), "model")
 
     def backward(self, i: int) -> None:

@@ -108,21 +108,26 @@ class FollowedModel(Replaced, Generic[OnModel]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """See to the plan, and run under it."""
-        if torch.is_grad_enabled():
-            self.follow(args, kwargs)
-        return self.original(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        with self._away():
+            self._follow(args, kwargs)
+            return self.module.forward(*args, **kwargs)
 
     def follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See that the plan on the model is one for a call with these arguments."""
-        inputs = _by_name(self.module, args, kwargs) if args and kwargs else args or kwargs
         with self._away():
-            self._follower.follow(inputs)
+            self._follow(args, kwargs)
+
+    def _follow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = args and kwargs
+        self._follower.follow(_by_name(self.module, args, kwargs) if named else args or kwargs)
 
     @contextmanager
     def _away(self) -> Iterator[None]:
         """Inside, the model is as if nothing followed it.
 
-        A graph's plan replaces the forward, too: this one stays above it.
+        A graph's plan replaces the forward, too, and does so again when it has traced the model.
         """
         if not self.is_put:
             raise UnsupportedModel(

@@ -24,7 +24,6 @@ from scheduler.pytorch.model.step import device_of, loss_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.autograd import gate
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock, spread
-from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import Writes
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -117,11 +116,7 @@ def _profile(
         seen[after:] = [one.with_more_in_forward(more) for one in seen[after:]]
     # Whoever trains holds the loss; two more scalars tie the step together.
     scalars = 2 * storage_bytes(torch.zeros((), device=loss.device)) + storage_bytes(loss)
-    # What is a view of the model's own, such as a table of positions, is there without a step.
-    own = [*model.parameters(), *model.buffers(), *tensors_of(graph.constants)]
-    storages = {id(tensor.untyped_storage()) for tensor in own}
-    made = (t for t in tensors_of(session.held()) if id(t.untyped_storage()) not in storages)
-    held = unique_bytes([inputs, *made]) + scalars
+    held = unique_bytes([inputs, session.held()]) + scalars
     held += sum(one.state_bytes for one in seen)  # as it was, until a layer has run again
     # Where it is a chain, too, its plan must be known as one of a trace.
     path = all(v == u + 1 for u, v in edges)

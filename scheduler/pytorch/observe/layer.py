@@ -234,7 +234,13 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
                 torch.autograd.backward([scalar, *roots], [None, *starts])
             backward_peak = tracker.peak("layer") - before
             stays = tracker.live("layer") - before
-            made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
+            # Not one that lies in a storage with a side's, as those of a concatenation do.
+            beside = [d.untyped_storage() for d in gradients.of_sides if d is not None]
+            made = sum(
+                tracker.disown(d)
+                for d in gradients.of_input
+                if d is not None and all(d.untyped_storage() is not s for s in beside)
+            )
             layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
     layer.clear()
     peaks = Peaks(

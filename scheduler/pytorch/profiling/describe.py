@@ -204,6 +204,11 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
             f"of them {format_bytes(parts.side_bytes)} that the blocks are handed beside the "
             "activation"
         )
+    if beside := sum(parts.beside):
+        held.append(
+            f"{format_bytes(beside)} more that the blocks are handed beside the activation are held "
+            "for blocks that run again"
+        )
     if local := max(nbytes + sum(size for _, size in inputs) for nbytes, inputs in parts.local):
         held.append(
             f"the model's own code refers to {format_bytes(local)} more while its "

@@ -211,9 +211,9 @@ class Parts:
     runs
         What is between them.
     held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever of what was made
-        before them the blocks are handed beside the activation, such as masks and position
-        embeddings: `side_bytes` of it, `loss_bytes`.
+        What is there from beginning to end: the inputs, the loss, and what was made before the
+        blocks and is not in `beside`, such as position embeddings: `side_bytes` of it,
+        `loss_bytes`.
     local
         Of each block: what the model's own code still refers to while it runs.
     beside

@@ -95,7 +95,8 @@ def profile(
     CostGraph
         A chain; of a model that is none, where no blocks are named, a graph of layers, which
         `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the
-        inputs and what the blocks are handed beside the activation (masks, position embeddings).
+        inputs and what kept blocks hold of what they are handed beside the activation (position
+        embeddings); the rest of that (masks) is the `beside_bytes` of the last block that takes it.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import random
 from typing import Any
@@ -73,6 +74,39 @@ def test_two_lengths_under_way(plans: PlansByLength) -> None:
             assert twin.forward.handle.plan == plans[64]
             assert handle.handle is not None
             assert handle.handle.plan == plans[16]
+
+
+class Skip(torch.nn.Module):
+    """No chain: what is embedded is read at the end again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(64, 16), torch.nn.Linear(32, 64)
+        self.wide, self.back = torch.nn.Linear(16, 128), torch.nn.Linear(128, 16)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        start = self.embed(input_ids)
+        inner = self.back(torch.tanh(self.wide(start)))
+        end = self.head(torch.cat([self.back(torch.tanh(self.wide(inner))), start], -1))
+        return {"loss": torch.nn.functional.cross_entropy(end.flatten(0, 1), labels.flatten())}
+
+
+def test_of_a_graph_of_layers() -> None:
+    """Its plan replaces the model's own forward, and traces the model at each length."""
+    model, plain, loss = Skip(), Skip(), operator.itemgetter("loss")
+    costs = profile_by_length(model, batch(2), (8, 32), loss)
+    whole = costs[32].to_problem()
+    budget = whole.replay(whole.keep_all()).peak_bytes - 1
+    plans = solve_by_length(costs, budget=f"{budget}B", time_limit=10)
+    assert plans[32].kind == "layer graph"
+    with apply(plans, model):
+        for length in (32, 5, 20, 32):
+            step = batch(2, length)
+            plan = plans[plans.length_for(length, 2)]
+            assert measure(model, step, loss).peak_bytes <= plan.peak_bytes <= budget
+            assert_equal(gradients(model, step, loss), gradients(plain, step, loss))
+    assert "forward" not in model.__dict__
 
 
 def test_verify_takes_the_plan_of_the_length(plans: PlansByLength) -> None:
