@@ -41,6 +41,7 @@ from tests.pytorch.zoo.check import (
     DoesNotTrain,
     Result,
     check,
+    check_auto,
     said,
     trained,
 )
@@ -49,15 +50,16 @@ from tests.pytorch.zoo.models import Entry
 from tests.pytorch.zoo.others import diffusers_entries, timm_entries
 
 JOBS = 2
+WITHOUT, WITH, AUTO = "without options", "with options", "auto_checkpoint"
 
 
-def run(entry: Entry, limit: int, plans: int, options: bool) -> list[dict[str, Any]]:
-    """The lines of one model: without options, and with them."""
+def run(entry: Entry, limit: int, plans: int, ways: list[str]) -> list[dict[str, Any]]:
+    """The lines of one model, one for each way to plan."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about: dict[str, Any] = {"name": entry.name, "kind": entry.kind}
     lines = []
-    for asked in (False, True)[: 1 + options]:
+    for way in ways:
         signal.setitimer(signal.ITIMER_PROF, limit)
         begin = time.process_time()
         try:
@@ -65,9 +67,12 @@ def run(entry: Entry, limit: int, plans: int, options: bool) -> list[dict[str, A
             made = make()
             about["class"] = type(made.model).__name__
             about["batch"] = sorted(made.batch) if isinstance(made.batch, dict) else []
-            result = check(make, options=asked, plans=plans)
+            if way == AUTO:
+                result = check_auto(make)
+            else:
+                result = check(make, options=way == WITH, plans=plans)
         except DoesNotTrain as error:
-            return [{**about, "options": False, **asdict(Result(UNTRAINED, str(error)))}]
+            return [{**about, "way": way, **asdict(Result(UNTRAINED, str(error)))}]
         except Late:
             result = Result(LATE, f"after {limit} s of CPU")
         except Exception as error:
@@ -75,7 +80,7 @@ def run(entry: Entry, limit: int, plans: int, options: bool) -> list[dict[str, A
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = round(time.process_time() - begin, 1)
-        lines.append({**about, "options": asked, "seconds": seconds, **asdict(result)})
+        lines.append({**about, "way": way, "seconds": seconds, **asdict(result)})
     return lines
 
 
@@ -118,7 +123,7 @@ def run_all(todo: list[Entry], file: Path, args: argparse.Namespace) -> None:
             left -= 1
             if status:
                 outcome = LATE if os.WTERMSIG(status) == signal.SIGKILL else CRASHED
-                about = {"name": entry.name, "kind": entry.kind, "options": False}
+                about = {"name": entry.name, "kind": entry.kind, "way": args.ways[0]}
                 died = Result(outcome, f"the process died with status {status}")
                 out.write(json.dumps({**about, **asdict(died)}) + "\n")
                 out.flush()
@@ -132,7 +137,7 @@ def _child(entry: Entry, out: Any, args: argparse.Namespace) -> None:
     signal.signal(signal.SIGPROF, _late)
     hard = 3 * args.limit  # in a kernel that no signal interrupts
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
-    lines = run(entry, args.limit, args.plans, args.options)
+    lines = run(entry, args.limit, args.plans, args.ways)
     out.write("".join(json.dumps(line) + "\n" for line in lines))
     out.flush()
     os._exit(0)
@@ -142,13 +147,13 @@ def table(lines: list[dict[str, Any]]) -> str:
     """How many models of each kind came to which outcome, and the worst predictions by name."""
     counted = [line for line in lines if line["outcome"] != UNTRAINED]
     text = []
-    for options in (False, True):
-        mine = [line for line in counted if line["options"] is options]
+    for way in (WITHOUT, WITH, AUTO):
+        mine = [line for line in counted if line["way"] == way]
         if not mine:
             continue
         kinds = sorted({line["kind"] for line in mine})
         seen = Counter((line["kind"], line["outcome"]) for line in mine)
-        rows = [["with options" if options else "without options", "all", *OUTCOMES]]
+        rows = [[way, "all", *OUTCOMES]]
         for kind in kinds:
             row = [seen[kind, outcome] for outcome in OUTCOMES]
             rows.append([kind, str(sum(row)), *(str(n or "–") for n in row)])
@@ -186,7 +191,7 @@ def _predictions(lines: list[dict[str, Any]]) -> list[str]:
 def problems(lines: list[dict[str, Any]]) -> str:
     """Everything that did not work, one line each."""
     return "\n".join(
-        f"{line['name']} ({line.get('class', '?')}{', options' if line['options'] else ''}): "
+        f"{line['name']} ({line.get('class', '?')}, {line['way']}): "
         f"{line['outcome']}: {line['detail']}"
         for line in sorted(lines, key=lambda line: (line["outcome"], line["name"]))
         if line["outcome"] not in (WORKS, UNTRAINED)
@@ -204,11 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--plans", type=int, default=6, help="of each frontier that are run")
     parser.add_argument("--jobs", type=int, default=JOBS, help="processes at a time")
-    parser.add_argument("--no-options", dest="options", action="store_false")
+    parser.add_argument("--no-options", action="store_true")
+    parser.add_argument("--auto", action="store_true", help="auto_checkpoint, and nothing else")
     args = parser.parse_args(arguments)
+    args.ways = [AUTO] if args.auto else [WITHOUT, WITH][: 1 + (not args.no_options)]
     warm_up()
     known = _read(args.json)
-    done = {line["name"] for line in known}
+    done = {line["name"] for line in known if line["way"] in args.ways}
     wanted = [
         entry
         for entry in (*transformers_entries(), *diffusers_entries(), *timm_entries())

@@ -118,7 +118,12 @@ def check_unit(
         said, typed = f"{name}={shown(given)}", 0
         if gb is not None:
             said, typed = f"{name}_gb={shown(gb)}", size // _GB
-        near = f"did you mean {typed / _GB:g} GB?" if typed >= _GB else "give a real size"
+        if typed >= _GB:
+            near = f"did you mean {typed / _GB:g} GB?"
+        elif typed * _FEW > peak:
+            near = f"did you mean {name}={typed}, which counts bytes?"
+        else:
+            near = "give a real size"
         raise InvalidBudget(f"{said} is more than a million times the {needs}; {near}")
 
 

@@ -98,9 +98,9 @@ class Frontier(InNotebooks, Sequence[tuple[int, float]]):
 
     def plan(
         self,
-        budget: object = None,
-        *,
         budget_gb: object = None,
+        *,
+        budget: object = None,
         reserved: object = 0,
         reserved_gb: object = None,
     ) -> Plan:
@@ -111,7 +111,7 @@ class Frontier(InNotebooks, Sequence[tuple[int, float]]):
 
         Parameters
         ----------
-        budget, budget_gb, reserved, reserved_gb
+        budget_gb, budget, reserved, reserved_gb
             As for `scheduler.solve`.
 
         Raises

@@ -192,6 +192,7 @@ def test_a_reserve_has_two_spellings_too() -> None:
         (None, 2 * 10**15, 10**9, "is more than a million times the 953.7 MiB"),
         (10**9, None, 10**9, "size_gb=1000000000 is more than .* did you mean 1 GB"),
         (2 * 10**6, None, 10**9, "is more than a million times the 953.7 MiB"),
+        (2 * 10**6, None, 4 * 10**6, "did you mean size=2000000, which counts bytes"),
     ],
 )
 def test_a_number_in_another_unit_is_refused(

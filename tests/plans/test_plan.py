@@ -414,7 +414,7 @@ def test_solved_plans_say_what_their_options_keep() -> None:
     kept = {costs.layers[i].name: option for i, option in plan.schedule.options().items()}
     assert set(kept.values()) == {"lean", "unsaid"}
     assert plan.policies == {name: CALLS for name, option in kept.items() if option == "lean"}
-    assert frontier(costs).plan(plan.peak_bytes).policies == plan.policies
+    assert frontier(costs).plan(budget=plan.peak_bytes).policies == plan.policies
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def to_deepspeed(source: Source) -> Exported:
         }
     }
     done = f"cut into {number} equal checkpoints" if number else "not checkpointed"
-    notes = (
+    notes: tuple[str, ...] = (
         "The section alone changes nothing: DeepSpeed checkpoints what the model's code passes to "
         "deepspeed.checkpointing.checkpoint, and models of transformers pass nothing; "
         "number_checkpoints is how many such calls the code makes.",
@@ -39,4 +39,10 @@ def to_deepspeed(source: Source) -> Exported:
         f"{source.loss(outcome)}.",
         "For the plan itself use the torch export, and no deepspeed.checkpointing in the model.",
     )
+    if source.plan.tiles:
+        notes += (
+            "Tiles are no setting of DeepSpeed's: a model's code calls its TiledMLP and "
+            "TiledFusedLogitsLoss (deepspeed.runtime.sequence_parallel.ulysses_sp). The loss here "
+            "is of a model without them.",
+        )
     return Exported("deepspeed", json.dumps(section, indent=2) + "\n", notes, outcome)

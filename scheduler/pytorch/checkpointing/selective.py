@@ -24,7 +24,8 @@ from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_ran
 _PROFILE = (
     "evaluate under torch.no_grad(), where no plan is needed; in training the plan's costs are of "
     "another model, mode or device, or of a shape or of fake tensors that run otherwise: "
-    "profile this one as it trains, on real tensors, with options=True"
+    "profile this one as it trains, on real tensors, with options=True; if it takes another branch "
+    "in some calls, solve costs without options"
 )
 
 

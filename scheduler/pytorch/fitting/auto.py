@@ -148,8 +148,8 @@ def auto_checkpoint(
     options
         Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
     tiles
-        As for `profile`: let the head run with its loss in tiles; gradients are then the model's
-        to rounding.
+        As for `profile`: let the head with its loss, and MLPs, run in tiles; gradients are then the
+        model's to rounding.
     margin
         Bytes or text to leave free. Default: 3% of the budget for what an allocator cannot use,
         and on CUDA what of the device's memory is neither free nor torch's (the context and the
@@ -197,6 +197,8 @@ def auto_checkpoint(
         if switched_off:
             notes.append("the model's own gradient checkpointing was switched off")
         notes += _mode_notes(model, modes)
+        if costs.noise:
+            notes.append(costs.noise.removesuffix("."))
 
         def everything() -> int:
             problem: Problem[Any] = costs.to_problem()

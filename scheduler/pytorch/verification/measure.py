@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.step import (
+    arguments_of,
     call_model,
     check_loss,
     clear_gradients,
@@ -98,6 +100,9 @@ def measured(
     inside: bool = False,
 ) -> Measurement:
     """`measure` of a model without wrapper; for `inside` see `counted`."""
+    if isinstance(followed := model.__dict__.get("forward"), FollowedModel):
+        args, kwargs = arguments_of(inputs)
+        followed.follow(args, kwargs)  # now: what a step changes on the model is put back
     with prepared(model, inputs, fake=fake) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
@@ -106,6 +111,8 @@ def measured(
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
             planned = model.__dict__.get("forward")
+            if isinstance(planned, FollowedModel):
+                planned = planned.original
             if fake and isinstance(planned, TracingModel):
                 step.run()  # the first traces the model
             with counted(model, names, inside=inside) as forwards:

@@ -11,9 +11,16 @@ import lightning
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from tokenizers import Tokenizer, models
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 
-from scheduler import InvalidBudget, UnsupportedModel
+from scheduler import InvalidBudget, InvalidCosts, InvalidPlan, UnsupportedModel
 from scheduler.pytorch import callbacks
 from scheduler.pytorch.callbacks import (
     CheckpointCallback,
@@ -25,6 +32,7 @@ CONFIG = GPT2Config(
     n_layer=4, n_embd=32, n_head=2, vocab_size=64, bos_token_id=0, eos_token_id=0, n_positions=64
 )
 TOKENS = torch.randint(0, 64, (8, 64), generator=torch.Generator().manual_seed(0))
+KEYS = ("input_ids", "labels")
 BUDGET = "1900KB"
 SETTINGS: dict[str, Any] = {"margin": 0, "options": False, "fake": False}
 
@@ -103,6 +111,42 @@ def test_trainer(
     assert found[2].is_activation_checkpointing == ("activation_checkpointing" in settings)
 
 
+def sft(folder: Path, callback: CheckpointCallback | None, **settings: Any) -> Any:
+    """As `train` of the trainer of TRL, on a dataset and with a tokenizer that are made here."""
+    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    # One that is made of a dict is hashed, by a pickle that pyarrow's types are not for.
+    table = datasets.table.InMemoryTable.from_pydict(dict.fromkeys(KEYS, TOKENS.tolist()))
+    model: Any = gpt2()
+    quiet: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    quiet |= {"use_cpu": True, "bf16": False, "logging_steps": 1, "max_steps": 2, "seed": 0}
+    quiet |= {"dataset_kwargs": {"skip_prepare_dataset": True}, "per_device_train_batch_size": 2}
+    trainer = trl.SFTTrainer(
+        model,
+        args=trl.SFTConfig(str(folder), **quiet, **settings),
+        train_dataset=datasets.Dataset(table, fingerprint="tokens"),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=words, eos_token="w0", pad_token="w0"
+        ),
+        callbacks=[callback] if callback else [],
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, model.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:dill")
+def test_sft_trainer_of_trl(tmp_path: Path) -> None:
+    """Whether its own checkpointing is on or off."""
+    expected = sft(tmp_path, None, activation_checkpointing=False)
+    assert len(expected[0]) == 2
+    for own in (True, False):
+        # Its loss makes about 16 MiB of whatever little it is given.
+        callback = Watched(budget="18MB", **SETTINGS)
+        assert_same(sft(tmp_path, callback, activation_checkpointing=own), expected)
+        assert callback.plan.overhead > 0
+
+
 class Module(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -147,15 +191,15 @@ def test_lightning(precision: str) -> None:
     assert not {"forward", "log", "training_step"} & set(module.__dict__)
 
 
-def loop(accelerator: Accelerator, lengths: tuple[int, ...], followed: bool) -> Any:
+def loop(accelerator: Accelerator, steps: tuple[int, ...], followed: bool, **settings: Any) -> Any:
     """Losses, weights, and the plan after each step."""
     model: Any = gpt2()
     optimizer: Any = torch.optim.SGD(model.parameters(), momentum=0.9)
     model, optimizer = accelerator.prepare(model, optimizer)
     losses, handles = [], []
-    more = {**SETTINGS, "accelerator": accelerator, "budget": BUDGET}
+    more = {**SETTINGS, "accelerator": accelerator, "budget": BUDGET, **settings}
     watched = checkpoint_prepared(model, optimizer, **more) if followed else None
-    for length in lengths:
+    for length in steps:
         loss = model(TOKENS[:2, :length], labels=TOKENS[:2, :length]).loss
         accelerator.backward(loss)
         optimizer.step()
@@ -169,16 +213,31 @@ def loop(accelerator: Accelerator, lengths: tuple[int, ...], followed: bool) -> 
 
 
 def test_accelerate_follows_the_batches() -> None:
-    """A larger batch has a plan of its own; a smaller one keeps the plan."""
-    lengths = (32, 64, 48, 64)
+    """A larger batch has a plan of its own; a smaller one the smallest that it fits."""
+    lengths = (32, 64, 48, 64, 20)
     found = loop(Accelerator(cpu=True), lengths, True)
     assert_same(found, loop(Accelerator(cpu=True), lengths, False))
-    first, second, third, fourth = found[2]
+    first, second, third, fourth, last = found[2]
     assert second is third is fourth
+    assert last.choice is first.choice
     assert first.plan.overhead == 0 < second.plan.overhead
     # What is reserved: fp32 weights, and SGD's one momentum of their size.
     weights = 4 * sum(p.numel() for p in gpt2().parameters())
     assert second.choice.request.reserved_bytes == 2 * weights
+
+
+def test_accelerate_plans_by_length() -> None:
+    """A batch is planned for at the next of the lengths, once for all that are as short."""
+    lengths = (20, 50, 30, 64)
+    found = loop(Accelerator(cpu=True), lengths, True, lengths=[32, 64])
+    assert_same(found, loop(Accelerator(cpu=True), lengths, False))
+    first, second, third, fourth = (handle.choice for handle in found[2])
+    assert first is third is not second is fourth
+    assert first.plan.overhead == 0 < second.plan.overhead
+    with pytest.raises(InvalidPlan, match="a step of 2 × 50 tokens is larger than the longest"):
+        loop(Accelerator(cpu=True), lengths, True, lengths=[32])
+    with pytest.raises(InvalidCosts, match="the lengths must increase"):
+        loop(Accelerator(cpu=True), lengths, True, lengths=[64, 32])
 
 
 def test_accelerate_says_what_it_needs_to_know() -> None:

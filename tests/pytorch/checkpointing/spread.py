@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
+from scheduler.pytorch.callbacks import checkpoint_prepared
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import mean_square, mlp, noise
@@ -41,6 +43,18 @@ DEEP = replace(
             ),
         )
     ),
+)
+TILED = replace(
+    NESTED,
+    schedule=Items(
+        (
+            Checkpoint(0, 1, (Keep(0, "tiles-4"), Keep(1, "tiles-4"))),
+            Keep(2, "tiles-4"),
+            Checkpoint(3, 3, (Keep(3, "tiles-4"),)),
+        )
+    ),
+    tiles=dict.fromkeys(blocks_of(4), 4),
+    tiled=dict.fromkeys(blocks_of(4), ("0",)),
 )
 X = noise(32, 16)
 Wrap = Callable[[nn.Module, Plan | None], nn.Module]
@@ -115,14 +129,37 @@ def fsdp(after: bool, mixed: bool, reshard: bool = True, grouped: bool = False) 
     return wrap
 
 
-def gradients(wrap: Wrap, plan: Plan | None) -> dict[str, torch.Tensor]:
+def followed(model: nn.Module, plan: Plan | None) -> nn.Module:
+    """Have a plan made for each batch that is larger, in one process in one step and not the other.
+
+    In the midst of a forward of DistributedDataParallel, with steps that are tried out.
+    """
+    wrapped = DistributedDataParallel(copy.deepcopy(model))
+    if plan is not None:
+        asked: dict[str, Any] = {"loss_fn": mean_square, "options": False, "margin": 0}
+        FOLLOWED[:] = [checkpoint_prepared(wrapped, None, budget="160KB", **asked)]
+    return wrapped
+
+
+FOLLOWED: list[FollowedModel[Any]] = []
+
+
+def even() -> nn.Sequential:
+    """A block with an MLP that draws nothing."""
+    return nn.Sequential(mlp(dropout=0.0), nn.Tanh())
+
+
+def gradients(
+    wrap: Wrap, plan: Plan | None, block: Callable[[], nn.Module] = mlp
+) -> dict[str, torch.Tensor]:
     """Of three steps, in each process on other rows; of each parameter the local part."""
-    model = wrap(Stack(4), plan)
+    model = wrap(Stack(4, block), plan)
     found = {}
     torch.manual_seed(dist.get_rank())
     for step in range(3):
         model.zero_grad()
-        mean_square(model(X + dist.get_rank() + step)).backward()
+        rows = 16 + 8 * ((step + dist.get_rank()) % 3)
+        mean_square(model(X[:rows] + dist.get_rank() + step)).backward()
         for name, parameter in model.named_parameters():
             local = parameter.grad
             if local is not None:
@@ -139,6 +176,15 @@ def check(name: str, wrap: Wrap, plan: Plan = SINGLE) -> None:
     different = [key for key in found if not torch.equal(found[key], expected[key])]
     assert not different, f"{name}: {different}"
     say(name)
+
+
+def check_tiles(name: str, wrap: Wrap) -> None:
+    """Compare a run with tiles inside blocks with one without, to rounding."""
+    found, expected = gradients(wrap, TILED, even), gradients(wrap, None, even)
+    assert found.keys() == expected.keys(), name
+    for key, whole in expected.items():
+        torch.testing.assert_close(found[key], whole, rtol=1e-5, atol=1e-6 * float(whole.norm()))
+    say(f"{name} tiles")
 
 
 SEEN: list[list[bool]] = []
@@ -173,10 +219,15 @@ def main() -> None:
         unused = ddp(after, partly=True, find_unused_parameters=True)
         check(f"ddp {when} find_unused_parameters", unused, NESTED)
         check(f"fsdp {when}", fsdp(after, mixed=False))
+        check_tiles(f"ddp {when}", ddp(after))
+        check_tiles(f"fsdp {when}", fsdp(after, mixed=False))
         check(f"fsdp {when} mixed", fsdp(after, mixed=True))
         check(f"fsdp {when} nested", fsdp(after, mixed=False), NESTED)
         check(f"fsdp {when} nested mixed", fsdp(after, mixed=True), NESTED)
         check(f"fsdp {when} deep", fsdp(after, mixed=False), DEEP)
+    check("ddp followed", followed)
+    assert FOLLOWED[0].handle is not None
+    assert FOLLOWED[0].handle.plan.overhead > 0
     check("fsdp kept", fsdp(True, mixed=True, reshard=False))
     check("fsdp kept nested", fsdp(True, mixed=True, reshard=False), DEEP)
     scattered()

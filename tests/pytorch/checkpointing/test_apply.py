@@ -72,7 +72,7 @@ def test_every_point_of_the_frontier(name: str) -> None:
     points = frontier(layers)
     peaks = [peak for peak, _ in points]
     for wanted in peaks[:: max(len(peaks) // 4, 1)]:
-        plan = points.plan(wanted)
+        plan = points.plan(budget=wanted)
         assert check(case(name), plan, reference) == pytest.approx(plan.peak_bytes, rel=0.005)
 
 

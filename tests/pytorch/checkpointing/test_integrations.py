@@ -46,8 +46,10 @@ X = noise(1024, 16)
 CHECKS = [
     *(f"ddp {when}{how}" for when in ("before", "after") for how in ("", " static_graph")),
     *(f"ddp {when} find_unused_parameters" for when in ("before", "after")),
+    "ddp followed",
     *(f"fsdp {when}{how}" for when in ("before", "after") for how in ("", " mixed")),
     *(f"fsdp {when} {how}" for when in ("before", "after") for how in ("nested", "nested mixed")),
+    *(f"{how} {when} tiles" for when in ("before", "after") for how in ("ddp", "fsdp")),
     *("fsdp before deep", "fsdp after deep", "fsdp kept", "fsdp kept nested"),
     *("fsdp grouped", "fsdp stages", "fsdp stages refused", "fsdp scattered"),
 ]

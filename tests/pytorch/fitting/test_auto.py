@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from scheduler import InfeasibleBudget, InvalidBudget, UnsupportedModel
 from scheduler.pytorch import Coverage, Measurement, Verification, auto_checkpoint, measure
 from scheduler.pytorch.fitting import auto
 from scheduler.pytorch.fitting.held import held_state
+from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
 from tests.pytorch.models import assert_equal
@@ -218,6 +220,16 @@ def test_its_own_checkpointing_is_off_meanwhile() -> None:
     assert model.transformer.gradient_checkpointing is True
 
 
+def test_a_machine_that_is_too_noisy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count(1)
+    monkeypatch.setattr(Clock, "mark", lambda self: next(ticks) ** 2)  # slower and slower
+    asked: dict[str, Any] = {**FAST, "budget_gb": 1, "verify": False}
+    noisy = "The machine was too noisy for these times to be trusted: repeated runs were"
+    for fake in (False, True):
+        with auto_checkpoint(gpt2(), BATCH, **{**asked, "fake": fake}) as handle:
+            assert (noisy in " ".join(str(handle.report()).split())) == (not fake)
+
+
 def test_values_are_compared_when_asked() -> None:
     with auto_checkpoint(gpt2(), BATCH, budget="1900KB", verify="values", **FAST) as handle:
         found = handle.choice.found
@@ -254,7 +266,7 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     with auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST) as handle:
         assert handle.choice.request.margin_bytes == 50_000
         assert handle.plan.peak_bytes <= peak - 50_000
-        assert "a first plan was measured 48.83 KiB above" in handle.choice.notes[0]
+        assert "a first plan was measured 48.83 KiB above" in handle.choice.notes[-1]
     monkeypatch.setattr(auto, "measure", lambda *_: Measurement(peak + 50_000, {}, 1.0))
     with pytest.raises(UnsupportedModel, match=r"with a second plan too; give a larger margin="):
         auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST)

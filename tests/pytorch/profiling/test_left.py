@@ -62,7 +62,7 @@ def swept(this: Case) -> list[tuple[int, int]]:
     trades = frontier(profile(this.model, this.inputs, this.loss_fn))
     found = []
     for peak, _ in trades:
-        with apply(trades.plan(peak), this.model):
+        with apply(trades.plan(budget=peak), this.model):
             found.append((peak, measure(this.model, this.inputs, this.loss_fn).peak_bytes))
     assert all(measured <= predicted for predicted, measured in found), found
     return found

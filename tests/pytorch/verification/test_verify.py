@@ -273,7 +273,7 @@ def test_autocast_is_profiled(name: str, cache: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
         points = frontier(profile(this.model, this.inputs, this.loss_fn))
         for place in (0, len(points) // 2, len(points) - 1):
-            plan = points.plan(points[place][0])
+            plan = points.plan(budget=points[place][0])
             found = verify(plan, this.model, this.inputs, this.loss_fn)
             assert found.ok, found
             assert found.gradients == "equal"

@@ -6,7 +6,7 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,10 +16,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-from scheduler import Plan, frontier
+from scheduler import InfeasibleBudget, Plan, frontier
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch import apply, measure, profile
+from scheduler.pytorch import apply, auto_checkpoint, measure, profile
 from scheduler.pytorch.model.step import call_model, loss_of
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.tracker import MemoryTracker
 from tests.pytorch.zoo.models import Entry, Made, seed
 
 PLANS = 6
@@ -29,8 +31,9 @@ SECONDS = 2.0
 
 WORKS, REFUSED, CRASHED, ABOVE = "works", "refused", "crashed", "peak above prediction"
 GRADIENTS, STATE, LATE = "gradients differ", "state differs", "timed out"
+LEFT = "not put back"
 UNTRAINED = "does not train"  # not counted
-OUTCOMES = (WORKS, REFUSED, CRASHED, LATE, GRADIENTS, STATE, ABOVE)
+OUTCOMES = (WORKS, REFUSED, CRASHED, LATE, GRADIENTS, STATE, ABOVE, LEFT)
 
 
 class DoesNotTrain(Exception):
@@ -161,7 +164,7 @@ def check(make: Callable[[], Made], *, options: bool = False, plans: int = PLANS
     else:
         trades = frontier(costs, points=plans, time_limit=SECONDS)
     smallest, largest = trades.points[0][0], trades.keep_all_peak_bytes
-    half = trades.plan((smallest + largest) // 2)
+    half = trades.plan(budget=(smallest + largest) // 2)
     result = Result(WORKS, plan=half.kind)
     for plan in _distinct([half, *_spread(trades, plans)])[:plans]:
         try:
@@ -186,10 +189,77 @@ def check(make: Callable[[], Made], *, options: bool = False, plans: int = PLANS
     return result
 
 
+def check_auto(make: Callable[[], Made]) -> Result:
+    """Have `auto_checkpoint` do it all within a half-way budget, and train two steps with AdamW.
+
+    The budget is half-way between the smallest without options and what loses nothing, with what it
+    sets aside as its margin on top. Everything in memory counts: weights, moments, gradients.
+    """
+    plain = Step.run(make())
+    made = make()
+    optimizer = torch.optim.AdamW(made.model.parameters())
+    asked: dict[str, Any] = {"optimizer": optimizer, "time_limit": SECONDS, "quiet": True}
+    given: tuple[Any, ...] = made.model, made.batch, made.loss_fn
+    before = _attached(made.model)
+    try:
+        bounds: dict[str, Any] = {"margin": 0, "options": False, "verify": False}
+        with auto_checkpoint(*given, budget_gb=1000, **(asked | bounds)) as handle:
+            request, most = handle.choice.request, handle.choice.peak_bytes
+        try:
+            replace(request, budget_bytes=1).solve()
+        except InfeasibleBudget as error:
+            half = (error.smallest_budget_bytes + most) // 2
+        budget = half * 100 // 97 + 1
+        with auto_checkpoint(*given, budget=f"{budget}B", **asked) as handle:
+            result = Result(WORKS, plan=handle.plan.kind)
+            differs = Step.run(made).differs(plain)
+            peak = _trained(made, optimizer)
+    except UnsupportedModel as error:
+        return Result(REFUSED, str(error))
+    predicted = handle.choice.peak_bytes - handle.choice.request.margin_bytes
+    result.rows.append(Row(budget, predicted, peak))
+    if differs is not None:
+        outcome, result.detail = differs
+        untrained = Step.run(make()).differs(plain)
+        result.outcome = UNTRAINED if untrained else outcome
+    elif peak > budget:
+        result.outcome, result.detail = ABOVE, f"{peak} of {budget} bytes"
+    elif left := [name for name, own in _attached(made.model).items() if own != before.get(name)]:
+        result.outcome, result.detail = LEFT, left[0]
+    return result
+
+
+def _trained(made: Made, optimizer: torch.optim.Optimizer) -> int:
+    """The peak of two steps of training, of everything that is in memory."""
+    made.model.zero_grad(set_to_none=True)
+    tracker = MemoryTracker()
+    with tracker:
+        held = [*made.model.parameters(), *made.model.buffers(), *tensors_of(made.batch)]
+        for tensor in held:
+            tracker.count(tensor)
+        del held, tensor
+        for _ in range(2):
+            _differentiate(made)
+            optimizer.step()
+    return tracker.peak_bytes
+
+
+def _attached(model: nn.Module) -> dict[str, list[object]]:
+    """What a plan may put on a module: a class, a forward of its own, hooks."""
+    return {
+        name: [
+            type(module),
+            module.__dict__.get("forward"),
+            *(list(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
+        ]
+        for name, module in model.named_modules()
+    }
+
+
 def _spread(trades: Any, plans: int) -> list[Plan]:
     points = trades.points
     chosen = sorted({round(i * (len(points) - 1) / max(plans - 2, 1)) for i in range(plans - 1)})
-    return [trades.plan(points[i][0]) for i in chosen]
+    return [trades.plan(budget=points[i][0]) for i in chosen]
 
 
 def _distinct(plans: list[Plan]) -> list[Plan]:

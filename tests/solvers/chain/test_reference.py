@@ -13,7 +13,7 @@ import pytest
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
 from scheduler.api import Frontier
 from solvers.chain.frontier import Frontier as ChainFrontier
-from solvers.chain.frontier import solve as solve_chain
+from solvers.chain.optimum import solve as solve_chain
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 
@@ -82,7 +82,7 @@ def solve_at(name: str, budget: int) -> float | InfeasibleBudget:
 
 def plan_at(name: str, budget: int) -> float | InfeasibleBudget:
     try:
-        plan = whole(name).plan(budget)
+        plan = whole(name).plan(budget=budget)
     except InfeasibleBudget as error:
         return error
     assert plan.status == "optimal"
