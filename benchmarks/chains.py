@@ -23,7 +23,7 @@ from typing import Any
 
 import scheduler
 from scheduler.costs import CostGraph, LayerCost
-from solvers.chain import frontier
+from solvers.chain import frontier, optimum
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.schedule import Items, keep_all
@@ -170,7 +170,7 @@ def all_methods(chain: Chain, budget: int) -> dict[str, Any]:
         overheads[name] = found.time / base - 1 if found else None
     for name in RATIOS:
         plan = own_plan(name, chain, budget)
-        best = frontier.solve(chain, plan.peak_bytes)
+        best = optimum.solve(chain, plan.peak_bytes)
         if best.status is Status.OPTIMAL:
             ratios[name] = plan.time / best.time
     smallest = {name: own_plan(name, chain, 0).peak_bytes for name in ("single-level", "optimal")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.api import GraphPlan, compare, frontier, solve
+    from scheduler.api import GraphPlan, compare, frontier, solve, solve_by_length
     from scheduler.common.errors import (
         InfeasibleBudget,
         InfeasibleGraph,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UnsupportedModel,
     )
     from scheduler.costs import ComputeCosts, CostGraph, LayerCost, NodeCost
+    from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 else:
     # Nothing is loaded before it is asked for, so that `--help` is immediate. Type checkers must
@@ -55,6 +56,7 @@ __all__ = [
     "NoPlanFound",
     "NodeCost",
     "Plan",
+    "PlansByLength",
     "SchedulerError",
     "UnknownMethod",
     "UnsuitableMethod",
@@ -62,4 +64,5 @@ __all__ = [
     "compare",
     "frontier",
     "solve",
+    "solve_by_length",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TypeAlias
 
+from scheduler.common.errors import InfeasibleBudget, InvalidCosts
+from scheduler.costs.bylength import check_lengths
 from scheduler.costs.readers import as_any_costs
 from scheduler.planning import engine as engines
 from scheduler.planning.comparison import Comparison, MethodRow
@@ -12,10 +15,13 @@ from scheduler.planning.engine import read_request
 from scheduler.planning.engines import engine_for
 from scheduler.planning.frontier import Frontier
 from scheduler.planning.request import Watch, read_budget
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
+from solvers.replay import Replay
+from solvers.schedule import IllegalPlan
 
 __all__ = ["Comparison", "Frontier", "GraphComparison", "GraphFrontier", "GraphPlan", "MethodRow"]
-__all__ += ["Plan", "compare", "frontier", "solve"]
+__all__ += ["Plan", "PlansByLength", "compare", "frontier", "solve", "solve_by_length"]
 
 # Their names when graphs had classes of their own.
 GraphComparison: TypeAlias = Comparison
@@ -75,10 +81,10 @@ def solve(
         thinned sets is valid, and carries the gap to a certified bound.
     memory_limit
         Bytes, or text, that these sets and their tables may take before they are thinned; default
-        1 GiB, which 5,000 layers need for tables alone.
+        1 GiB.
     time_limit
-        For graphs: seconds, after which the best plan so far is returned with its gap. Default:
-        until it is proven. Ctrl-C ends the search in the same way.
+        Seconds, after which the best plan so far is returned with its gap. Default: until it is
+        proven. Ctrl-C ends the search in the same way.
     optimal_in
         For graphs: the class of plans to prove it in. "forward": only forward operations run
         again, only in the backward part; "staged": anything, at most once before each first run;
@@ -87,7 +93,7 @@ def solve(
     threads
         For graphs: threads of the solvers; default 1.
     watch
-        For graphs: who is told of progress, and may end the search.
+        Who is told of progress, and may end the search.
 
     Returns
     -------
@@ -123,6 +129,103 @@ def solve(
         threads=threads,
     )
     return engines.solve(engine, costs, problem, size, request)
+
+
+def solve_by_length(
+    costs_by_length: Mapping[int, object],
+    budget_gb: object = None,
+    *,
+    budget: object = None,
+    reserved: object = 0,
+    reserved_gb: object = None,
+    batch: int | None = None,
+    method: str = "optimal",
+    time_limit: float | None = None,
+    watch: Watch | None = None,
+) -> PlansByLength:
+    """A plan for each length of sequences, each losing the least time within one budget.
+
+    Parameters
+    ----------
+    costs_by_length
+        By length in tokens, increasing: the costs of a step whose sequences are so long, in any
+        form that `solve` takes; such as `scheduler.pytorch.profile_by_length` gives, or
+        ``{n: costs_from_shape(model, 1, n) for n in (1024, 2048)}``.
+    batch
+        Sequences in the batch that the costs are of; default: what the profile says, or 1.
+    budget_gb, budget, reserved, reserved_gb, method, time_limit, watch
+        As for `solve`.
+
+    Returns
+    -------
+    PlansByLength
+        A mapping from lengths to plans, which `scheduler.pytorch.apply` takes.
+
+    Raises
+    ------
+    InvalidCosts
+        There are no lengths, or they do not increase; the costs are not those of one model, or a
+        plan would need more at a shorter length.
+    InfeasibleBudget, NoPlanFound, ...
+        As for `solve`, of the shortest length that has no plan; says which is the longest that has.
+    """
+    lengths = check_lengths(costs_by_length)
+    plans: dict[int, Plan] = {}
+    for length in lengths:
+        try:
+            plans[length] = solve(
+                costs_by_length[length],
+                budget_gb,
+                budget=budget,
+                reserved=reserved,
+                reserved_gb=reserved_gb,
+                method=method,
+                time_limit=time_limit,
+                watch=watch,
+            )
+        except InfeasibleBudget as error:
+            fits = f"the longest of the lengths that fits is {max(plans)}" if plans else ""
+            set_by = f"{error.set_by} at length {length}"
+            lowered = fits or "none of the lengths fits"
+            raise error.reserving(error.reserved_for, set_by=set_by, lowered_by=lowered) from None
+    for before, length in pairwise(lengths):
+        _check_grows(length, plans[length], before, plans[before])
+    longest = plans[lengths[-1]]
+    times = {length: _time_at(plan, longest) for length, plan in plans.items()}
+    batch = getattr(costs_by_length, "batch", 1) if batch is None else batch
+    return PlansByLength(plans, batch, times, longest.own_costs().name)
+
+
+def _check_grows(length: int, plan: Plan, shorter: int, at: Plan) -> None:
+    """Raise `InvalidCosts` where a plan needs more at the length before its own."""
+    if plan.layers != at.layers:
+        raise InvalidCosts(
+            f"the costs of length {length} have other layers than those of length {shorter}; "
+            "plans by length are of one model"
+        )
+    found = _replayed_at(at, plan)
+    if found is not None and found.peak_bytes > plan.peak_bytes:
+        raise InvalidCosts(
+            f"the plan of length {length} needs {found.peak_bytes} bytes at length {shorter}, more "
+            f"than the {plan.peak_bytes} at its own, so that nobody knows what it needs between "
+            "the two; give costs of one model, which grow with the length"
+        )
+
+
+def _replayed_at(at: Plan, plan: Plan) -> Replay | None:
+    """A plan on the costs of another; None where these have not all its options."""
+    try:
+        return at.problem().replay(plan.schedule)
+    except IllegalPlan:
+        return None
+
+
+def _time_at(at: Plan, longest: Plan) -> float:
+    """Time of the longest's plan on the costs of another; without its options, by its overhead."""
+    found = _replayed_at(at, longest)
+    if found is None:
+        return at.keep_all_time * (1 + longest.overhead)
+    return found.time / at.own_costs().ticks_per_unit
 
 
 def frontier(

@@ -68,6 +68,8 @@ class Option:
         Time to make the rest again, once, at the layer's own backward.
     forward_transient_bytes
         Working memory of the forward under this option, above ``output`` and what stays.
+    ending_transient_bytes
+        The same where that forward ends a recomputed segment; None beside a forward's own: that.
     backward_transient_bytes, backward_overlap_bytes
         Of the backward with the recomputation that begins it: bytes above all that the replay
         counts with the whole saved set live, bytes below that.
@@ -83,6 +85,7 @@ class Option:
     backward_overlap_bytes: int | None = None
     input_saved: bool | None = None
     output_saved: bool | None = None
+    ending_transient_bytes: int | None = None
 
 
 class Way(NamedTuple):
@@ -99,6 +102,7 @@ class Way(NamedTuple):
     backward_overlap_bytes: int
     input_saved: bool
     output_saved: bool
+    ending_transient_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,13 @@ class Layer:
         are freed before the gradients are allocated.
     gradient_bytes
         g, parameter gradients that this backward allocates and that stay.
+    ending_transient_bytes
+        te, in place of tf and tr in a forward that keeps and ends a recomputed segment; None: tf.
+    first_transient_bytes, again_transient_bytes
+        ta, tr, working memory on top of tf or td: of the first forward, of one that runs again.
+    beside_bytes
+        e, what the layer is handed beside its input and no later one is, made by the last layer
+        before it that must be kept, or before the first: see `solvers.chain.problem.Chain.beside`.
     input_saved, output_saved
         Does the saved set also hold the layer's input, its output?
     recomputable
@@ -146,6 +157,10 @@ class Layer:
     backward_transient_bytes: int = 0
     backward_overlap_bytes: int = 0
     gradient_bytes: int = 0
+    ending_transient_bytes: int | None = None
+    first_transient_bytes: int = 0
+    again_transient_bytes: int = 0
+    beside_bytes: int = 0
     input_saved: bool = True
     output_saved: bool = True
     recomputable: bool = True
@@ -162,9 +177,13 @@ class Layer:
     def ways(self) -> tuple[Way, ...]:
         """Every way to keep the layer, the whole saved set first."""
         own = [getattr(self, field) for field in Way._fields[3:]]
+        if own[-1] is None:
+            own[-1] = self.forward_transient_bytes
         ways = [Way(None, self.saved_bytes, 0, *own)]
         for option in self.options:
             given = [getattr(option, field) for field in Way._fields[3:]]
+            if given[-1] is None:
+                given[-1] = option.forward_transient_bytes
             filled = [b if a is None else a for a, b in zip(given, own, strict=True)]
             ways.append(Way(option.name, option.saved_bytes, option.recompute_time, *filled))
         return tuple(ways)
@@ -195,21 +214,28 @@ class Layered:
 
 QUANTITIES = tuple(field.name for field in fields(Layer) if field.type == "int")
 OF_OPTION = tuple(field.name for field in fields(Option) if field.type in ("int", "int | None"))
+OF_FORWARDS = ("first_transient_bytes", "again_transient_bytes")
+"""What tells one forward of a layer from another."""
+OF_CHAINS = (*OF_FORWARDS, "beside_bytes")
+"""What graphs do not know."""
 MAY_BE_NONE = tuple(field.name for field in fields(Option) if field.type == "int | None")
 
 
-def most_overlap(layer: Layer, way: Way, input_bytes: int) -> int:
+def most_overlap(layer: Layer, way: Way, input_bytes: int, *, first: bool = False) -> int:
     """Bytes by which a backward can stay below its count, for a layer kept that way.
 
     What is live before it and what is live after it are there at some moment. What an option left
     out, and is counted as made again, need not be there at once: it may be made tile by tile.
-    `input_bytes` is the size of what the layer reads.
+    `input_bytes` is the size of what the layer reads. Of what a `first` layer reads there need be
+    no gradient; where it may run again, something follows its backward that counts one.
     """
     outputs = 2 if layer.output_saved or way.output_saved else 1
     held = layer.saved_bytes + outputs * layer.output_bytes
     again = layer.saved_bytes - way.saved_bytes
     if layer.output_saved and not way.output_saved:
         again += layer.output_bytes
+    if first and not layer.recomputable:
+        held += input_bytes
     least = min(held, again + input_bytes + layer.gradient_bytes)
     return least + way.backward_transient_bytes
 

@@ -10,6 +10,7 @@ from scheduler.common.errors import InvalidCosts, InvalidPlan, SchedulerError
 
 if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
+    from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 
 PROGRAM = "checkpoint-scheduler"
@@ -44,6 +45,31 @@ def read_plan(path: str) -> Plan:
     from scheduler.plans.plan import Plan
 
     return Plan.from_json(*read(path, "plan file", InvalidPlan))
+
+
+def read_plans(path: str) -> Plan | PlansByLength:
+    """The plan in a file or on standard input, or plans by length."""
+    return plans_in(*read(path, "plan file", InvalidPlan))
+
+
+def plans_in(text: str, source: str) -> Plan | PlansByLength:
+    """The plan in a text, or plans by length."""
+    from scheduler.plans.file.items import parse_plan
+    from scheduler.plans.lengths import KIND, PlansByLength
+    from scheduler.plans.plan import Plan
+
+    by_length = KIND.is_said_by(parse_plan(text, source))
+    return (PlansByLength if by_length else Plan).from_json(text, source)
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Whole numbers joined by commas, as an option holds them."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SchedulerError(
+            f"--{option} {text!r} is no list of whole numbers; write it as 1024,2048,4096"
+        ) from None
 
 
 def refuse_two_inputs(what: str, *paths: str | None) -> None:

@@ -71,7 +71,11 @@ OPTIONS = (
         "",
         "also keep parts of a block: chosen results inside it, the rest is made again",
     ),
-    Option("tiles", "", "also run the head and its loss in tiles of 1,024 tokens and more"),
+    Option(
+        "tiles",
+        "",
+        "also run MLPs, norms, and the head with its loss in tiles of 1,024 tokens and more",
+    ),
     Option(
         "gradient-accumulation",
         "",

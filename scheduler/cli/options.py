@@ -78,8 +78,8 @@ def add_graph_options(parser: ArgumentParser, *, classes: bool = True) -> None:
     """Add what limits the solvers of graphs."""
     group = parser.add_argument_group("graphs")
     what = (
-        "then the best plan so far, with its gap (solve: no limit; compare: 30 for each method; "
-        "frontier: 30 for each budget)"
+        "then the best plan so far, with its gap (solve, of chains too: no limit; compare: 30 for "
+        "each method; frontier: 30 for each budget)"
     )
     option(group, "--time-limit SECONDS", what, type=float)
     if classes:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.planning.comparison import Comparison
 from scheduler.planning.frontier import Frontier
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.pictures import WIDTH, strip_picture, timeline_picture
 from scheduler.plans.plan import Plan
 from scheduler.plans.rows import plan_rows, policy_sentences, rows_cells
@@ -16,7 +17,7 @@ from scheduler.report.figure import require
 from scheduler.report.labels import clean
 from scheduler.report.tables import format_percent
 
-__all__ = ["Files", "plan_report"]
+__all__ = ["Files", "lengths_report", "plan_report"]
 
 NARROW = 360
 """Pixels of the pictures for a narrow window."""
@@ -86,6 +87,21 @@ def plan_report(
         rows_notes=notes,
         commands=_commands(plan, files),
         sha256=plan.costs_sha256,
+        lengths=None,
+    )
+
+
+def lengths_report(plans: PlansByLength) -> str:
+    """The text of the file for plans by length."""
+    return _filled(
+        title=f"{plans.name or 'Plans'}: plans by length",
+        lead=plans.lead(),
+        facts=[],
+        lengths={
+            "drawn": _both(plans.picture),
+            "rows": plans.cells(),
+            "notes": [plans.rule()],
+        },
     )
 
 

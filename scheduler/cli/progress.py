@@ -1,8 +1,8 @@
 """Looking on while costs are solved: progress on a terminal, and what Ctrl-C does.
 
-The solvers of graphs tell how far they are, and Ctrl-C takes the best plan so far. That of chains
-knows neither, so it works in a thread of its own: another one shows the seconds, and Ctrl-C ends
-the command at once.
+What solves for one budget tells how far it is, and Ctrl-C takes the best plan so far; so does all
+that is done for graphs. What makes the sets of a whole chain knows neither, so it works in a thread
+of its own: another one shows the seconds, and Ctrl-C ends the command at once.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ _T = TypeVar("_T")
 
 
 class Watching:
-    """While it is entered for a graph, Ctrl-C asks for the best so far; a second one interrupts.
+    """While it is entered, Ctrl-C asks what `listens` for the best so far; a second one interrupts.
 
-    No progress is shown where it is to be `quiet`, or standard error is no terminal. `interrupted`
-    is whether Ctrl-C has been pressed, `engine` what solves the costs.
+    By default what is done for graphs does. No progress is shown where it is to be `quiet`, or
+    standard error is no terminal. `interrupted` is whether Ctrl-C has been pressed, `engine` what
+    solves the costs.
     """
 
-    def __init__(self, costs: Costs, *, quiet: bool = False) -> None:
+    def __init__(self, costs: Costs, *, quiet: bool = False, listens: bool | None = None) -> None:
         self.interrupted = False
         self._costs = costs
         self._ticks = costs.ticks_per_unit
         self._shows = not quiet and sys.stderr.isatty()
         self.engine, _ = engine_for(costs)
+        self._listens = self.engine.listens if listens is None else listens
         self._stage = ""
         self._written = ""
         self._last = 0.0
@@ -60,7 +62,7 @@ class Watching:
         Progress says `what` is solved: "the frontier". The work of a chain is given up after
         `seconds`, a TimeoutError, and goes on until the process ends.
         """
-        if self.engine.listens:
+        if self._listens:
             return work()
         if seconds <= 0:
             raise TimeoutError
@@ -97,7 +99,7 @@ class Watching:
 
     def __enter__(self) -> Watching:
         # Only the main thread may set a handler; elsewhere Ctrl-C stays what it is.
-        if self.engine.listens and threading.current_thread() is threading.main_thread():
+        if self._listens and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._stop)
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +15,7 @@ from scheduler.costs.layer import LayerCost, OptionCost, as_layers, canonical_re
 from scheduler.report.tables import WIDTH, format_percent
 from solvers.chain.problem import Chain
 from solvers.graph.problem import LayerGraph
-from solvers.problem import Layer, Option
+from solvers.problem import OF_CHAINS, OF_FORWARDS, Layer, Option, most_overlap
 
 _KIND = FileKind(
     "checkpoint-scheduler/costs/1",
@@ -187,7 +187,13 @@ class CostGraph(BaseCosts):
         edges = tuple((position[a], position[b]) for a, b in self.edges or ())
         if self.edges is None:
             edges = _path(len(self))
-        return made_of(LayerGraph, self._integer_layers(), edges, self.input_bytes)
+        first, *others = map(_as_in_graph, self._integer_layers())
+        held = self.input_bytes + sum(layer.beside_bytes for layer in self.layers)
+        if self.edges is None:  # the first layer of a graph counts the gradient of its input
+            most = most_overlap(first, first.ways[0], held)
+            overlap = min(first.backward_overlap_bytes, most)
+            first = replace(first, backward_overlap_bytes=overlap)
+        return made_of(LayerGraph, (first, *others), edges, held)
 
     @classmethod
     def example(cls, name: str) -> CostGraph:
@@ -257,6 +263,21 @@ def spread_text(layer: LayerCost) -> str:
 def _path(length: int) -> tuple[tuple[int, int], ...]:
     """The edges of a chain."""
     return tuple((i, i + 1) for i in range(length - 1))
+
+
+def _as_in_graph(layer: Layer) -> Layer:
+    """The layer with the most that any of its forwards needs in all of them."""
+    most = max(getattr(layer, field) for field in OF_FORWARDS)
+    way = layer.ways[0]
+    none: dict[str, Any] = dict.fromkeys(OF_CHAINS, 0)
+    kept = max(way.forward_transient_bytes + most, way.ending_transient_bytes)
+    return replace(
+        layer,
+        forward_transient_bytes=kept,
+        ending_transient_bytes=kept,
+        drop_transient_bytes=layer.drop_transient_bytes + most,
+        **none,
+    )
 
 
 def _in_ticks(

@@ -1,4 +1,4 @@
-"""Which results inside a block an option keeps: operations by name, and which call of each."""
+"""What an option says of the inside of a block: results by operation and call, modules by name."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ def check_keeps(where: str, value: object, error: type[SchedulerError]) -> Keeps
             raise error(f"{where}[{i}] is {list(pair[:2])} once more; leave it out")
         found[pair[:2]] = pair
     return tuple(found.values())
+
+
+def check_parts(where: str, value: object, error: type[SchedulerError]) -> tuple[str, ...]:
+    """The names of modules in a list of them, each once, which may be empty."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise error(f"{where} must be a list of names of modules, got {shown(value)}")
+    found: list[str] = []
+    for name in value:
+        if not isinstance(name, str) or not name or not name.isprintable() or name in found:
+            raise error(f"{where} must be names of modules, each once, got {shown(name)}")
+        found.append(str(name))
+    return tuple(found)
 
 
 _FORM = 'write ["aten.mm.default", 3] for the fourth call of that operation'

@@ -21,11 +21,15 @@ from scheduler.common.checks import (
 )
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import ordinal, shown
-from scheduler.costs.keeps import Keeps, check_keeps
+from scheduler.costs.keeps import Keeps, check_keeps, check_parts
 
 
 def _keeps(where: str, name: str, value: object) -> Keeps:
     return check_keeps(f"{where}: {name}", value, InvalidCosts)
+
+
+def _names(where: str, name: str, value: object) -> tuple[str, ...]:
+    return check_parts(f"{where}: {name}", value, InvalidCosts)
 
 
 def _options(where: str, name: str, value: object) -> tuple[OptionCost, ...]:
@@ -86,7 +90,13 @@ class OptionCost:
         (operation, n, of) also say how many calls there must be, or the plan is refused.
     tiles
         Pieces, along the tokens, in which the layer runs; 0: it runs whole. Sums over tiles round
-        otherwise than the layer's own.
+        otherwise than the layer's own. What runs in tiles keeps its input and is made again.
+    tiled
+        Which modules inside a block run in these tiles, by their names in it, such as ``mlp``; not
+        said of a head, all of which does.
+    ending_transient_bytes
+        Working memory of the forward where it ends a recomputed segment; None: as of the others, or
+        the layer's own where `forward_transient_bytes` is None, too.
     """
 
     name: str = field(metadata=NAME)
@@ -99,6 +109,8 @@ class OptionCost:
     output_saved: bool | None = field(default=None, metadata=FLAG)
     keeps: Keeps = field(default=(), metadata={"check": _keeps})
     tiles: int = field(default=0, metadata=COUNT)
+    tiled: tuple[str, ...] = field(default=(), metadata={"check": _names})
+    ending_transient_bytes: int | None = field(default=None, metadata=BYTES)
 
     def __post_init__(self) -> None:
         if not check_name("an option", "name", self.name):
@@ -117,7 +129,7 @@ class LayerCost:
     output is there from the start, and a backward makes that of its layer's input (of
     `input_bytes` for the first layer) before it lets its own go. During a kept forward
     ``output + saved + forward_transient`` are on top of what is live; during one that keeps
-    nothing ``output + drop_transient``; during a backward
+    nothing ``output + drop_transient`` (and what that forward alone needs); during a backward
     ``input + gradient + backward_transient - backward_overlap``.
 
     Parameters
@@ -149,6 +161,19 @@ class LayerCost:
     backward_overlap_bytes
         Bytes by which the backward stays below the count, because saved tensors are freed before
         the gradients are allocated.
+    ending_transient_bytes
+        Working memory of a forward that keeps and ends a recomputed segment, all told: it begins in
+        the backward, and may stop early. Default: `forward_transient_bytes`.
+    first_transient_bytes, again_transient_bytes
+        Working memory on top of that of a forward: of the first one (what the model's own code
+        still refers to), of each other (what the backward has made by then).
+    beside_bytes
+        What the layer is handed beside its input and no later one is, such as masks, made by the
+        last layer before it that must be kept, or before the first. It is let go when the layer has
+        run forward; once one runs that will be recomputed, or is kept under an option, that one
+        holds what it and those after it are handed until its backward is over. What kept layers
+        hold as well is there throughout: a part of `input_bytes`, or of the saved set of the layer
+        that made it. Of a graph all of it is there throughout.
     recomputable
         False: the layer must be kept, as when no module wraps it.
     time_spread
@@ -180,6 +205,12 @@ class LayerCost:
         default=None, metadata={**BYTES, "otherwise": "forward_transient_bytes"}
     )
     backward_overlap_bytes: int = field(default=0, metadata=BYTES)
+    ending_transient_bytes: int | None = field(
+        default=None, metadata={**BYTES, "otherwise": "forward_transient_bytes"}
+    )
+    first_transient_bytes: int = field(default=0, metadata=BYTES)
+    again_transient_bytes: int = field(default=0, metadata=BYTES)
+    beside_bytes: int = field(default=0, metadata=BYTES)
     recomputable: bool = field(default=True, metadata=FLAG)
     time_spread: float = field(default=0.0, metadata=TIME)
 
@@ -211,6 +242,8 @@ def to_record(cost: LayerCost | OptionCost) -> dict[str, Any]:
         record["options"] = [to_record(option) for option in record["options"]]
     if "keeps" in record:
         record["keeps"] = [list(pair) for pair in record["keeps"]]
+    if "tiled" in record:
+        record["tiled"] = list(record["tiled"])
     return record
 
 
@@ -220,6 +253,8 @@ def canonical_record(layer: LayerCost) -> dict[str, Any]:
     record.pop("time_spread", None)
     # Written out even where it is what stands for it.
     record |= {each.name: values[each.name] for each in fields(layer) if each.default is None}
+    if values["ending_transient_bytes"] == values["forward_transient_bytes"]:
+        del record["ending_transient_bytes"]  # as in plans of before that there was none
     for option in record.get("options", ()):
         for each in fields(OptionCost):
             if each.default is None and option.get(each.name) == values[each.name]:

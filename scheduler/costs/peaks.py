@@ -12,12 +12,14 @@ class Peaks:
     """Bytes seen while a layer ran by itself; times in ms.
 
     `repeatable`: running its forward again changes nothing else. `again_peak`: bytes seen in a
-    recomputation, beside the gradient that its backward is given: that begins when the backward
-    first needs what was saved, with what it has made by then, and ends with the last saved tensor.
+    recomputation, beside the gradient that its backward is given and what that began with: it
+    begins when the backward first needs what was saved, with what that has made by then, and ends
+    with the last saved tensor.
     `early_bytes`: what that is, and stays while the layers before it in its segment run again.
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
-    forward changes on its module, of which a checkpoint holds a copy. `time_spread`: as of a
+    forward changes on its module, of which a checkpoint holds a copy; `copied_bytes`: of what it
+    could change, of which each forward in a checkpoint begins with a copy. `time_spread`: as of a
     `LayerCost`.
     """
 
@@ -38,17 +40,8 @@ class Peaks:
     early_bytes: int = 0
     state_bytes: int = 0
     left_bytes: int = 0
+    copied_bytes: int = 0
     time_spread: float = 0.0
-
-    @property
-    def spare_bytes(self) -> int:
-        """Bytes by which the backward's peak is above every forward's, with the same layers below.
-
-        A plan holds for the layers below at least as much during the backward as during the first
-        forward, so this much more may be live in the first forward without setting the peak.
-        """
-        forward = max(self.forward_peak, self.drop_peak or 0)
-        return self.backward_peak - forward - (0 if self.input_saved else self.input_bytes)
 
     def more_before(self, last: Peaks) -> int:
         """Bytes that a run again must be given more, in a segment that ends with `last`.
@@ -65,8 +58,36 @@ class Peaks:
         drop = None if self.drop_peak is None else self.drop_peak + size
         return replace(self, forward_peak=self.forward_peak + size, drop_peak=drop)
 
-    def cost(self, name: str, *, recomputable: bool = True) -> LayerCost:
-        """The peaks as the cost model says them, as transients above what it counts."""
+    @property
+    def drop_bytes(self) -> int | None:
+        """Working memory of a forward that keeps nothing, above the output."""
+        if self.drop_peak is None:
+            return None
+        return max(self.drop_peak - self.output_bytes, 0) + self.copied_bytes
+
+    def ending_bytes(self, before: int, root: int) -> int:
+        """Working memory of a forward that ends what runs again; the rest as of `cost`."""
+        made = self.output_bytes + self.saved_bytes
+        peak = self.again_peak or max(self.forward_peak, made) + before
+        return max(peak - made, 0) + root + self.copied_bytes
+
+    def cost(
+        self,
+        name: str,
+        first: int = 0,
+        before: int = 0,
+        root: int = 0,
+        *,
+        is_first: bool = False,
+        recomputable: bool = True,
+    ) -> LayerCost:
+        """The peaks as the cost model says them, as transients above what it counts.
+
+        `first`: bytes that are live besides while the layer runs forward for the first time;
+        `before`: while it runs again and does not end what does, see `more_before`; `root`: what
+        the step's backward began with, which is there then. `is_first`: nothing comes before it
+        and it never runs again, so that the gradient of its input need not be there.
+        """
         x, w = self.output_bytes, self.saved_bytes
         held = w + x * (2 if self.output_saved else 1)
         made = self.input_bytes + self.gradient_bytes
@@ -79,11 +100,14 @@ class Peaks:
             recompute_time=min(self.recompute_time, self.forward_time),
             output_bytes=x,
             saved_bytes=w,
-            forward_transient_bytes=max(self.forward_peak, self.again_peak, x + w) - x - w,
-            drop_transient_bytes=None if self.drop_peak is None else max(self.drop_peak - x, 0),
+            forward_transient_bytes=max(self.forward_peak - x - w, 0),
+            ending_transient_bytes=self.ending_bytes(before, root),
+            drop_transient_bytes=self.drop_bytes,
             backward_transient_bytes=transient,
-            backward_overlap_bytes=min(overlap, held, made),
+            backward_overlap_bytes=min(overlap, held + self.input_bytes * is_first, made),
             gradient_bytes=self.gradient_bytes,
+            first_transient_bytes=first,
+            again_transient_bytes=before + root + self.copied_bytes,
             input_saved=self.input_saved,
             output_saved=self.output_saved,
             recomputable=recomputable and self.repeatable,

@@ -21,6 +21,7 @@ TARGETS = {
     "torchtitan": "a Python file with a policy object, and the nearest selective_ac_option",
     "megatron": "the best recompute flags within the budget",
     "deepspeed": "an activation_checkpointing section",
+    "axolotl": "the best flags within the budget, checkpoints and tiles (ALST)",
     "jax": "a Python file: jax.checkpoint and flax nn.remat, and the nearest MaxText remat_policy",
     "json": "the plan file",
     "json-schema": "what a plan file may say, as a JSON Schema",
@@ -83,7 +84,7 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
 
 
 _MODULES = {"json-schema": "json"} | {
-    target: target for target in ("megatron", "deepspeed", "jax", "json")
+    target: target for target in ("megatron", "deepspeed", "axolotl", "jax", "json")
 }
 """In which a target is, where that is not ``torch``."""
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
-from scheduler.costs.options.tiles import find_tiles, least_tokens, with_tiles
+from scheduler.costs.options.tiles import (
+    Drops,
+    Tile,
+    drops_of,
+    least_tokens,
+    with_tiled_drops,
+    with_tiles,
+)
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.activations import block_kept, head_activations
 from scheduler.memory.gpus import Gpu, load_gpu
@@ -23,6 +30,8 @@ from scheduler.memory.simulate.beside import (
     first_input_bytes,
     handed_bytes,
     held_bytes,
+    kept_bytes,
+    let_go_bytes,
     local_bytes,
     unused_bytes,
 )
@@ -39,7 +48,7 @@ from scheduler.memory.simulate.step import (
     rehearse,
     run_once,
 )
-from scheduler.memory.simulate.tiles import can_tile, tiled_head
+from scheduler.memory.simulate.tiles import block_tiles, head_tiles
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,10 +134,13 @@ def costs_from_shape(
     options
         Give each block its options; experts must be "grouped".
     tiles
-        True: give a causal head options to run with its loss in tiles, of at least 1,024 tokens, as
-        `scheduler.pytorch.profile(..., tiles=True)` does; a number: of at least so many. Bytes of
-        single tokens are bounded, so that peaks are up to a hundredth above a profile's. Not under
-        autocast, with adapters or a soft cap.
+        True: give blocks options to run their MLPs and norms, and the head to run with its loss, in
+        tiles of at least 1,024 tokens, as `scheduler.pytorch.profile(..., tiles=True)` does; a
+        number: of at least so many. Of blocks byte for byte the profile's, for Llama, Mistral,
+        Qwen2 and 3, Gemma, Gemma 2, Phi-3, GLM, GLM-4, GPT-2 and GPT-NeoX; others run whole, as
+        experts do. Of the head bytes of single tokens are bounded, so that its peaks are up to a
+        hundredth above a profile's; a classifier's runs whole, and one with an adapter. Under
+        autocast nothing runs in tiles.
 
     Returns
     -------
@@ -148,11 +160,14 @@ def costs_from_shape(
     shape = load_shape(shape)
     recipe = recipe_of(recipe, fields, computing=True)
     recipe.check_whole("costs_from_shape")
+    least = least_tokens(tiles)
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
     if shape.buckets:
-        return stacked(at, machine, options=options)
-    kinds = {kind: _Kind.of(at.of(kind), machine, options=options) for kind in shape.kinds}
+        return stacked(at, machine, options=options, least=least)
+    kinds = {
+        kind: _Kind.of(at.of(kind), machine, options=options, least=least) for kind in shape.kinds
+    }
     first = kinds[shape.blocks[0]].kept
     head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
     whole = _head(at, machine, recipe.loss).peaks
@@ -160,14 +175,15 @@ def costs_from_shape(
     # Without a norm after the blocks the code that refers to it has ended.
     ending = whole.with_more_in_forward(0 if shape.post_norm else first_input_bytes(at, first))
     end = _layer("head", head_kept, ending, _head_gradients(at), recomputable=False)
-    if (least := least_tokens(tiles)) is not None and can_tile(at) and recipe.loss == "hf":
+    if recipe.loss == "hf" and (found := head_tiles(at, machine, least, whole)):
         beside = ending.forward_peak - whole.forward_peak
-        found = find_tiles(at.tokens, least, whole, partial(_tiled, at, machine))
         kept = _as_kept(whole, head_kept, end.gradient_bytes)
-        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, beside)
+        end = with_tiles(end, replace(kept, saved_bytes=end.saved_bytes), found, more=beside)
     held = held_bytes(at, head_kept.output_bytes)
+    blocks, drops = _blocks(at, kinds, end)
+    layers = (_embedding(at, machine, held), *blocks, end)
     return CostGraph(
-        (_embedding(at, machine, held), *_blocks(at, kinds, end), end),
+        with_tiled_drops(layers, held, drops),
         input_bytes=held,
         name=shape.name,
         time_unit="ms",
@@ -176,57 +192,70 @@ def costs_from_shape(
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of block: its setting, what it keeps, how it ran on paper, its options."""
+    """A kind of block: its setting, what it keeps, how it ran on paper, its options and tiles."""
 
     at: Setting
     kept: Activations
     peaks: Peaks
     ways: list[SeenOption]
+    tiles: tuple[Tile, ...]
 
     @classmethod
-    def of(cls, at: Setting, machine: Gpu, *, options: bool) -> _Kind:
+    def of(cls, at: Setting, machine: Gpu, *, options: bool, least: int | None) -> _Kind:
         """Run it on paper."""
         seen = rehearse(block, at, machine)
         kept = block_kept(at, seen)
         ways = block_options(at, machine, kept, seen) if options else []
-        return cls(at, kept, seen.peaks, ways)
+        return cls(at, kept, seen.peaks, ways, block_tiles(at, machine, least, seen.peaks))
 
-    def cost(self, more: int) -> LayerCost:
-        """Its costs, with `more` bytes in every forward."""
-        peaks = self.peaks.with_more_in_forward(more)
-        one = _layer("block", self.kept, peaks, _block_gradients(self.at))
-        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+    @property
+    def each(self) -> list[Peaks]:
+        """Whole, and in each number of tiles."""
+        return [self.peaks, *(tile.peaks for tile in self.tiles)]
+
+    def cost(self, first: int, *again: int) -> LayerCost:
+        """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
+        gradients = _block_gradients(self.at)
+        one = _layer("block", self.kept, self.peaks, gradients, first, *again)
+        one = replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))
+        whole = _as_kept(self.peaks, self.kept, one.gradient_bytes)
+        whole = replace(whole, saved_bytes=one.saved_bytes)
+        return with_tiles(one, whole, self.tiles, self.at.tiled, *again)
 
 
-def _blocks(at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost) -> list[LayerCost]:
-    """The blocks, each with what else is there while it runs forward.
-
-    What the model's own code refers to is there the first time alone, and matters only where that
-    could set the peak: the backward comes with gradients that the layers above it have left.
-    """
-    blocks, above = at.shape.blocks, end.gradient_bytes
+def _blocks(
+    at: Setting, kinds: Mapping[Shape, _Kind], end: LayerCost
+) -> tuple[list[LayerCost], dict[str, Drops]]:
+    """The blocks, each with what else is there while it runs forward, and `with_tiled_drops`'s."""
+    blocks = at.shape.blocks
     first = first_input_bytes(at, kinds[blocks[0]].kept)
-    alike: dict[tuple[Shape, int], LayerCost] = {}
-    found = []
-    for i, shape in reversed(list(enumerate(blocks))):
-        kind = kinds[shape]
-        local = local_bytes(at) + (first if i else 0)
-        spare = kind.peaks.spare_bytes + above >= local + end.output_bytes
-        early = max(kind.peaks.more_before(last.peaks) for last in kinds.values())
-        early += end.output_bytes  # what the backward began with is there while it runs again
-        key = shape, early + (0 if spare else local)
+    every = {peaks for kind in kinds.values() for peaks in kind.each}
+    alike: dict[tuple[Shape, bool], LayerCost] = {}
+    found, drops = [], {}
+    for i, shape in enumerate(blocks):
+        kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
-            alike[key] = kind.cost(key[1])
-        found.append(replace(alike[key], name=f"{at.shape.stack}.{i}"))
-        above += alike[key].gradient_bytes
-    return found[::-1]
+            alike[key] = kind.cost(
+                local_bytes(at) + (first if i else 0),
+                max(kind.peaks.more_before(last) for last in every),
+                end.output_bytes,
+            )
+        name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
+        found.append(replace(alike[key], name=name, beside_bytes=beside))
+        drops[name] = drops_of(kind.tiles)
+    return found, drops
 
 
 def _layer(
-    name: str, kept: Activations, peaks: Peaks, gradients: int, *, recomputable: bool = True
+    name: str,
+    kept: Activations,
+    peaks: Peaks,
+    gradients: int,
+    *more: int,
+    recomputable: bool = True,
 ) -> LayerCost:
     """A layer by its peaks, where it keeps what formulas say and not what it was seen to keep."""
-    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, recomputable=recomputable)
+    cost = _as_kept(peaks, kept, peaks.gradient_bytes).cost(name, *more, recomputable=recomputable)
     return replace(cost, saved_bytes=kept.saved_bytes, gradient_bytes=gradients)
 
 
@@ -239,11 +268,6 @@ def _as_kept(peaks: Peaks, kept: Activations, gradients: int) -> Peaks:
         output_saved=kept.output_saved,
         gradient_bytes=gradients,
     )
-
-
-def _tiled(at: Setting, machine: Gpu, count: int) -> Peaks:
-    """The head in so many tiles, on paper."""
-    return run_once(partial(tiled_head, tiles=count), at, machine, scalar=True)
 
 
 def _head(at: Setting, machine: Gpu, loss: str) -> Seen:
@@ -289,30 +313,31 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
     mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
+    # Position ids that no table of its own saves are with what the blocks are handed.
+    ids = 8 * at.sequence * bool(shape.positions and at.trained)
     if shape.positions:
-        summed = output + rows + 8 * at.sequence
+        summed = output + rows + ids
         transient = summed + (output if shape.dropout else 0)
-        # Position ids are with the chain's input.
-        transient -= 8 * at.sequence
     else:
         transient = at.sequence * shape.turned_width * (18 - 2 * e)
         transient = max(transient, output * scaled - handed_bytes(at)) + unused_bytes(at)
     positions = shape.positions * shape.width * e
     leaf = output * (at.lora is not None)
     is_input = bool(leaf) and not shape.positions and not mask
-    saved = mask + leaf * (not is_input)
+    saved = mask + leaf * (not is_input) + ids
     gradients = positions + (0 if shape.tied else table) if at.trained else 0
     # Live at the highest moments of the backward: the output's gradient with that before dropout
     # and the mask, which then go (Gemma: with that before its scale); with the gradient of the
     # positions' rows, summed over the batch, and of their table; with both tables; or, tied, the
     # table's gradient and the sum.
-    peak = output + (mask + output if mask else 0) + leaf
+    peak = output + (mask + output if mask else 0) + leaf + ids
     if at.trained:
         peak = max(peak, positions + table + max(output, table * shape.tied))
         peak = max(peak, output + positions + rows * (at.batch > 1))
         peak = max(peak, 2 * output * scaled)
     counted = saved + output * (2 if is_input else 1)
-    above = peak + ROOT_BYTES - counted - held - gradients
+    # The blocks have let go of what they held beside their input.
+    above = peak + ROOT_BYTES - kept_bytes(at) - counted - held - gradients
     moved = 2 * output + (3 * output + rows if shape.positions else 0)
     back = output + table + (3 * table if shape.tied else 0) + rows + positions
     if not at.trained:
@@ -326,7 +351,7 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
         saved_bytes=saved,
         forward_transient_bytes=max(transient - (saved - mask), 0),
         backward_transient_bytes=max(above, 0),
-        backward_overlap_bytes=min(max(-above, 0), counted, held + gradients),
+        backward_overlap_bytes=min(max(-above, 0), counted + held, held + gradients),
         gradient_bytes=gradients,
         output_saved=is_input,
         recomputable=False,
@@ -337,8 +362,10 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
     """The embedding, seen on paper."""
     peaks = run_once(embed, at, machine)
     gradients = peaks.gradient_bytes if at.trained else 0
+    backward = peaks.backward_peak - kept_bytes(at)
     peaks = replace(peaks, input_bytes=held, input_saved=True, gradient_bytes=gradients)
-    return peaks.cost("embedding", recomputable=False)
+    peaks = replace(peaks, backward_peak=backward)
+    return peaks.cost("embedding", is_first=True, recomputable=False)
 
 
 def _block_gradients(at: Setting) -> int:

@@ -36,7 +36,8 @@ class Engine(Protocol):
     foreign
         What to say, with its name, of a limit that none of them takes.
     listens
-        Do its solvers tell how far they are and end when asked? Those that do not are waited for.
+        Do its frontiers and comparisons tell how far they are and end when asked? Those that do
+        not are waited for.
     sweeps
         Is each point of its frontier a budget to solve for? Else all points are there at once.
     """

@@ -12,7 +12,7 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
-from solvers.chain.arrays import LEAST_POINTS, least_memory
+from solvers.chain.arrays import LAYER_BYTES, LEAST_POINTS
 from solvers.methods import Limits, Method
 from solvers.problem import Problem
 from solvers.solution import PlanClass, Report
@@ -117,7 +117,7 @@ def _points(value: object, layers: int) -> int:
 
 def _memory(value: object, layers: int) -> int:
     limit = parse_bytes(value, what="memory_limit")
-    least = least_memory(layers, layers)  # of equal layers; of others the solver knows
+    least = LAYER_BYTES * layers  # of a graph's tables and sets the solver knows
     if limit < least:
         raise InvalidBudget(
             f"memory_limit must be at least {format_both(least)} for {layers} layers, got "

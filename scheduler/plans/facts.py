@@ -17,7 +17,7 @@ from scheduler.plans.file.fields import check_replayed
 from scheduler.plans.file.items import SCHEMA
 from scheduler.plans.kind import Kind
 from scheduler.plans.kinds import kind_of
-from scheduler.plans.policies import check_policies, check_tiles, chosen
+from scheduler.plans.policies import check_policies, check_tiled, check_tiles, chosen
 from scheduler.plans.text import peak_text
 from scheduler.report.tables import excess
 from solvers.problem import Problem
@@ -69,6 +69,7 @@ class PlanFacts:
     measured_peak_bytes: int | None = field(default=None, kw_only=True)
     policies: Mapping[str, Keeps] = field(default_factory=dict, kw_only=True)
     tiles: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+    tiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
     _costs: object = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -82,6 +83,8 @@ class PlanFacts:
         policies = MappingProxyType(check_policies(self.policies, names))
         object.__setattr__(self, "policies", policies)
         object.__setattr__(self, "tiles", MappingProxyType(check_tiles(self.tiles, names)))
+        tiled = MappingProxyType(check_tiled(self.tiled, self.tiles))
+        object.__setattr__(self, "tiled", tiled)
 
     @property
     def _kind(self) -> Kind:
@@ -186,9 +189,11 @@ class PlanFacts:
     def forwards(self) -> dict[str, int]:
         """How often each layer's forward is entered in one step, or each node computed.
 
-        Once more for a layer kept under an option, whose forward its backward runs again in part.
+        Once more for a layer kept under an option, whose forward its backward runs again in part;
+        not for one in tiles, whose backward runs what is in tiles again, and not the layer.
         """
-        return dict(zip(self.layers, self.schedule.counts(len(self.layers)), strict=True))
+        counts = zip(self.layers, self.schedule.counts(len(self.layers)), strict=True)
+        return {name: count - (name in self.tiles) for name, count in counts}
 
     def replay(self, costs: object = None) -> PlanReplay:
         """Execute the plan on its costs, tensor by tensor.
@@ -267,7 +272,8 @@ class PlanFacts:
 
     def _head(self) -> dict[str, Any]:
         """The plan file without its schedule."""
-        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "policies", "tiles", "_costs"]
+        unsaid = ["schedule", "solve_seconds", "note", "plan_class", "_costs"]
+        unsaid += ["policies", "tiles", "tiled"]
         optional = ("proven_bytes", "measured_peak_bytes")
         unsaid += [name for name in optional if getattr(self, name) is None]
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in unsaid}
@@ -277,6 +283,8 @@ class PlanFacts:
             }
         if self.tiles:
             values["tiles"] = dict(self.tiles)
+        if self.tiled:
+            values["tiled"] = {name: list(parts) for name, parts in self.tiled.items()}
         values |= {"layers": list(self.layers), "class": self.plan_class}
         if self._names_class:
             values["gap"] = None if self.gap == float("inf") else self.gap

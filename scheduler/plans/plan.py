@@ -78,6 +78,8 @@ class Plan(InNotebooks, PlanFacts):
     tiles
         In how many tiles layers run that are kept under an option, by their names. Such a plan's
         gradients are the model's to rounding, not bit by bit.
+    tiled
+        Of those that are blocks: which modules inside them run in tiles, by their names there.
     """
 
     def timeline(self, costs: object = None) -> list[tuple[str, int, int]]:
@@ -192,11 +194,10 @@ class Plan(InNotebooks, PlanFacts):
 
     def _key(self) -> tuple[object, ...]:
         head = self._head()
-        rest = (head[name] for name in head if name not in ("layers", "policies", "tiles"))
-        return (
-            *(self.schedule, self.layers, *rest),
-            *(*sorted(self.policies.items()), *sorted(self.tiles.items())),
-        )
+        of_layers = ("policies", "tiles", "tiled")
+        rest = (head[name] for name in head if name not in ("layers", *of_layers))
+        said = (item for name in of_layers for item in sorted(getattr(self, name).items()))
+        return (self.schedule, self.layers, *rest, *said)
 
 
 def _restored(text: str, rest: Mapping[str, Any]) -> Plan:

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import shown
-from scheduler.costs.keeps import Keeps, check_keeps
+from scheduler.costs.keeps import Keeps, check_keeps, check_parts
 from scheduler.costs.layer import OptionCost
 
 
@@ -20,6 +20,7 @@ class Chosen(TypedDict):
 
     policies: dict[str, Keeps]
     tiles: dict[str, int]
+    tiled: dict[str, tuple[str, ...]]
 
 
 def chosen(costs: Any, options: Mapping[int, str]) -> Chosen:
@@ -31,6 +32,7 @@ def chosen(costs: Any, options: Mapping[int, str]) -> Chosen:
     return {
         "policies": {name: each.keeps for name, each in found.items() if each.keeps},
         "tiles": {name: each.tiles for name, each in found.items() if each.tiles},
+        "tiled": {name: each.tiled for name, each in found.items() if each.tiled},
     }
 
 
@@ -45,6 +47,16 @@ def check_tiles(value: object, names: Collection[str]) -> dict[str, int]:
             raise InvalidPlan(f"{where} must be a whole number from 1 on, got {shown(count)}")
         tiles[name] = number
     return tiles
+
+
+def check_tiled(value: object, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The modules in tiles of a plan that runs the layers of these `names` in tiles."""
+    if not isinstance(value, Mapping):
+        raise InvalidPlan(f"'tiled' must give names of layers modules, got {shown(value)}")
+    return {
+        name: check_parts(where, parts, InvalidPlan)
+        for where, name, parts in _of_layers("tiled", value, names)
+    }
 
 
 def check_policies(value: object, names: Collection[str]) -> dict[str, Keeps]:

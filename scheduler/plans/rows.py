@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from scheduler.common.text import format_bytes, format_time
@@ -166,12 +167,22 @@ def policy_sentences(plan: Plan) -> list[str]:
         results = ", ".join(f"{operation}#{call}" for operation, call, *_ in keeps)
         sentences.append(f"Option {option!r} keeps{where}: {results}.")
     if plan.tiles:
-        pieces = ", ".join(f"{name} in {count}" for name, count in plan.tiles.items())
+        pieces = "; ".join(_pieces(plan))
         sentences.append(
             f"Run in tiles along the tokens: {pieces}. Gradients are the model's to rounding, not "
             "bit by bit."
         )
     return sentences
+
+
+def _pieces(plan: Plan) -> Iterator[str]:
+    """In how many tiles which layers run; neighbours that run alike are put together."""
+    said = {name: (count, plan.tiled.get(name, ())) for name, count in plan.tiles.items()}
+    for how, run in groupby(plan.layers, said.get):
+        if how is not None:
+            names, (count, parts) = list(run), how
+            of = f"{', '.join(parts)} of " if parts else ""
+            yield f"{of}{span_text(names[0], names[-1])} in {count}"
 
 
 def _wrapped(words: str, width: int) -> list[str]:

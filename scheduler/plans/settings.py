@@ -8,8 +8,8 @@ are all its recomputable layers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from scheduler.common.errors import InfeasibleBudget, UnsuitableMethod
@@ -39,32 +39,45 @@ class Setting:
         The number in the text, where there is one.
     option
         Under which each block is kept that no segment holds and that has options; None: fully.
+    kept
+        Layers and the options under which they are kept, in a segment or not.
     """
 
     text: str
     segments: Segments
     number: int | None = None
     option: str | None = None
+    kept: tuple[tuple[int, str], ...] = ()
 
     def items(self, chain: Chain) -> tuple[Item, ...]:
         """The plan that does the same."""
         items = plan_of(len(chain), self.segments)
+        if self.kept:
+            return _kept(items, dict(self.kept))
         if self.option is None:
             return items
-        blocks = set(option_blocks(chain))
-        return tuple(
-            Keep(item.layer, self.option)
-            if isinstance(item, Keep) and item.layer in blocks
-            else item
-            for item in items
-        )
+        outside = {item.layer for item in items if isinstance(item, Keep)}
+        blocks = outside.intersection(option_blocks(chain))
+        return _kept(items, dict.fromkeys(blocks, self.option))
 
     def measured(self, chain: Chain, t: Tables) -> tuple[int, int]:
         """Peak and time of that plan; `t` are the chain's `Tables`."""
-        if self.option is None:
+        if self.option is None and not self.kept:
             return evaluate(chain, t, self.segments)
         done = chain.replay(Items(self.items(chain)))
         return done.peak_bytes, done.time
+
+
+def _kept(items: tuple[Item, ...], options: Mapping[int, str]) -> tuple[Item, ...]:
+    """The items, with these layers kept under these options, inside checkpoints too."""
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, Checkpoint):
+            item = replace(item, body=_kept(item.body, options))
+        elif isinstance(item, Keep):
+            item = replace(item, option=options.get(item.layer, item.option))
+        found.append(item)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

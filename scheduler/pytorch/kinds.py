@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import overload
 
 from torch import nn
 
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
+from scheduler.pytorch.checkpointing.followed import ByLength, FollowedModel
 from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.graph.apply import apply_layers
 from scheduler.pytorch.graph.trace import is_traced
@@ -17,7 +20,19 @@ _ENDS = ("embedding", "head", "loss")
 """What a chain of blocks calls what runs before and after them; in brackets where a module is."""
 
 
-def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle:
+@overload
+def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") -> Handle: ...
+
+
+@overload
+def apply(
+    plan: PlansByLength, model: nn.Module, blocks: str | Iterable[str] = "auto"
+) -> FollowedModel[Handle]: ...
+
+
+def apply(
+    plan: Plan | PlansByLength, model: nn.Module, blocks: str | Iterable[str] = "auto"
+) -> Handle | FollowedModel[Handle]:
     """Train a model as `plan` says.
 
     Of a chain each segment runs through `torch.utils.checkpoint` (non-reentrant, nested where the
@@ -29,11 +44,15 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     stay as they were. Without gradients everything runs as before. A generation cache that the
     model makes stays empty. The model can be copied, pickled and saved whole with the plan on it.
 
+    Of plans by length each call with gradients runs under that of the next longer point, by the
+    token ids, labels and masks that the model is handed (see `PlansByLength.length_for`); a longer
+    one is refused before it runs.
+
     Parameters
     ----------
     plan
         A plan for costs whose layers carry the blocks' module names, as `profile` gives them, and
-        `scheduler.memory.costs_from_shape` for transformers' models.
+        `scheduler.memory.costs_from_shape` for transformers' models; or plans by length.
     model
         The model that was profiled, or one with the same blocks; before or after `fully_shard`,
         also inside DistributedDataParallel or PEFT's model. Compile its blocks before, by their
@@ -45,7 +64,8 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     Returns
     -------
     Handle
-        ``handle.remove()`` undoes everything; also a context manager.
+        ``handle.remove()`` undoes everything; also a context manager. Of plans by length a
+        `FollowedModel`, whose ``handle`` is that of the last step.
 
     Raises
     ------
@@ -59,10 +79,20 @@ def apply(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "auto") ->
     """
     check_plan(plan, "apply(plan, model)")
     model = bare(model)
+    if isinstance(plan, PlansByLength):
+        return _by_length(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     plan = within(plan, model)
     if plan.kind == "layer graph" or (plan.kind == "chain" and _is_of_a_trace(plan, model)):
         return apply_layers(plan, model)
     return apply_chain(plan, model, blocks)
+
+
+def _by_length(
+    plans: PlansByLength, model: nn.Module, blocks: str | list[str]
+) -> FollowedModel[Handle]:
+    for plan in plans.values():
+        apply(plan, model, blocks).remove()  # what is refused is refused before anything runs
+    return FollowedModel(model, ByLength(plans, model, blocks, apply))
 
 
 def _is_of_a_trace(plan: Plan, model: nn.Module) -> bool:

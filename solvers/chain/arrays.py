@@ -19,12 +19,13 @@ LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""
 
 POINT_BYTES = 16
-TABLE_BYTES = 40  # of each pair of layers: `same_spans`, and the kernel's table
+SPAN_BYTES = 48  # of each span that has tables: `same_spans`, slack, and the kernel's table
+LAYER_BYTES = 10_000  # of each layer: `bounds.Bounds`, and what is made of it
 
 
-def least_memory(length: int, sets: int) -> int:
-    """Bytes without which nothing can be solved: the tables, and a few points a set."""
-    return TABLE_BYTES * length**2 + POINT_BYTES * LEAST_POINTS * sets
+def least_memory(length: int, sets: int = 0) -> int:
+    """Bytes without which no frontier can be made: the tables, and a few points a set."""
+    return (LAYER_BYTES + SPAN_BYTES * length) * length + POINT_BYTES * LEAST_POINTS * sets
 
 
 def arrays(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -45,14 +46,18 @@ def arrays(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         costs[k.INPUT, i] = chain.input_of(i)
         costs[k.DROP_TRANSIENT, i] = la.drop_transient_bytes
         costs[k.GRADIENT, i] = la.gradient_bytes
+        costs[k.FIRST_MORE, i] = la.first_transient_bytes
+        costs[k.AGAIN_MORE, i] = la.again_transient_bytes
+        costs[k.BESIDE, i] = chain.beside[i]
         costs[k.INPUT_SAVED, i] = all(way.input_saved for way in chain.ways[i])
         costs[k.RECOMPUTABLE, i] = la.recomputable
         costs[k.FIRST_WAY, i] = count
         for way in chain.ways[i]:
             ways[k.SAVED, count] = way.saved_bytes
             ways[k.AGAIN, count] = way.recompute_time
-            ahead = la.output_bytes + way.saved_bytes + way.forward_transient_bytes
-            ways[k.AHEAD, count] = ahead
+            made = la.output_bytes + way.saved_bytes
+            ways[k.AHEAD, count] = made + way.forward_transient_bytes
+            ways[k.ENDS, count] = made + way.ending_transient_bytes
             ways[k.BEHIND, count] = _backward_bytes(la, way, chain.input_of(i))
             ways[k.HOLDS_INPUT, count] = way.input_saved
             ways[k.HOLDS_OUTPUT, count] = way.output_saved
@@ -68,9 +73,8 @@ def _backward_bytes(layer: Layer, way: Way, input_bytes: int) -> int:
     return live + way.backward_transient_bytes - way.backward_overlap_bytes
 
 
-def check_memory(length: int, sets: int, limit: int) -> None:
-    """Refuse, with `Unsuitable`, so many layers with so many sets at least beyond `limit`."""
-    needs = least_memory(length, sets)
+def check_memory(length: int, needs: int, limit: int) -> None:
+    """Refuse, with `Unsuitable`, a chain of so many layers that needs more bytes than the limit."""
     if needs > limit:
         raise Unsuitable(
             f"the sets of the spans of {length:,} layers take at least {needs} bytes "
@@ -80,11 +84,11 @@ def check_memory(length: int, sets: int, limit: int) -> None:
         )
 
 
-def same_spans(chain: Chain) -> tuple[NDArray[np.int64], int]:
-    """For each length n and start s, the first start whose span of n layers is equal.
+def same_spans(chain: Chain, width: int) -> NDArray[np.int64]:
+    """For each length n up to `width` and start s, the first start whose span of n layers is equal.
 
-    Equal spans have equal sets. The chain's last layer equals no other: only it is never in a
-    body. Shape (L, L), row n - 1; -1 beyond the chain's end. And how many spans are distinct.
+    Equal spans have equal sets. Spans that end with the chain's last layer are left out: it is
+    never in a body. Shape (width, L), row n - 1; -1 beyond the chain's end.
     """
     import numpy as np
 
@@ -93,15 +97,12 @@ def same_spans(chain: Chain) -> tuple[NDArray[np.int64], int]:
     ids = np.empty(length, np.int64)
     for i, layer in enumerate(chain.layers):
         # The layer without its name, beside the size of what it reads.
-        key = (chain.input_of(i), i == length - 1, *layer.facts)
-        ids[i] = seen.setdefault(key, len(seen))
-    same = np.full((length, length), -1, np.int64)
-    current = np.zeros(length + 1, np.int64)
-    distinct = 0
-    for n in range(1, length + 1):
-        keys = current[: length - n + 1] * (len(seen) + 1) + ids[n - 1 :]
+        ids[i] = seen.setdefault((chain.input_of(i), *layer.facts), len(seen))
+    same = np.full((width, length), -1, np.int64)
+    current = np.zeros(length, np.int64)
+    for n in range(1, min(width, length - 1) + 1):
+        keys = current[: length - n] * (len(seen) + 1) + ids[n - 1 : -1]
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         current = first[inverse]
         same[n - 1, : len(current)] = current
-        distinct += len(first)
-    return same, distinct
+    return same

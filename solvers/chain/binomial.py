@@ -13,7 +13,7 @@ from math import comb
 
 from solvers.chain.problem import Chain
 from solvers.chain.segments import best_fitting
-from solvers.problem import Layer
+from solvers.problem import OF_FORWARDS, Layer
 from solvers.schedule import Checkpoint, Item, Items, Keep
 from solvers.solution import Solution, Unsuitable
 
@@ -137,6 +137,14 @@ def _check_identical(chain: Chain) -> None:
                     f"the binomial method needs identical layers: layer {layer.name!r} differs "
                     f"from layer {first.name!r} in {field.name} ({value} instead of {wanted})"
                 )
+    given = [field for field in OF_FORWARDS if getattr(first, field)]
+    if first.ways[0].ending_transient_bytes != first.forward_transient_bytes:
+        given.append("ending_transient_bytes")
+    if given:
+        raise Unsuitable(
+            "the binomial method knows one kind of forward: layer "
+            f"{first.name!r} has {given[0]}, for which some need more than others"
+        )
     if not first.recomputable:
         raise Unsuitable(
             "the binomial method recomputes every layer: layer "

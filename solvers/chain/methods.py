@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
-from solvers.chain import binomial, brute, frontier, greedy, uniform
+from solvers.chain import binomial, brute, greedy, optimum, uniform
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
 from solvers.schedule import Items
@@ -18,12 +19,12 @@ from solvers.solution import Solution
 _Solver = Callable[[Chain, int], Solution[Items]]
 
 
-def single_level(chain: Chain, budget: int, memory_limit: int | None = None) -> Solution[Items]:
+def single_level(chain: Chain, budget: int, **limits: Any) -> Solution[Items]:
     """The fastest plan within `budget` bytes whose checkpoints keep everything in their bodies.
 
     This is all that `checkpoint_sequential` and the flags of training frameworks can express. Its
     bound is keep-all's time, which holds for every plan: the search is exact in its class, but a
-    nested plan may be faster.
+    nested plan may be faster. `limits` are fields of `Limits`.
 
     Raises
     ------
@@ -32,13 +33,13 @@ def single_level(chain: Chain, budget: int, memory_limit: int | None = None) -> 
     Unsuitable
         There are too many layers for `memory_limit`.
     """
-    best = frontier.solve(chain, budget, nested=False, memory_limit=memory_limit)
+    best = optimum.solve(chain, budget, nested=False, **limits)
     return replace(best, lower_bound_time=chain.least_time)
 
 
-def _optimal(chain: Chain, budget: int, limits: Limits) -> Solution[Items]:
-    most, memory = limits.max_points, limits.memory_limit
-    return frontier.solve(chain, budget, max_points=most, memory_limit=memory)
+def _of(limits: Limits, *names: str) -> dict[str, Any]:
+    """The limits of these names, and who looks on."""
+    return {name: getattr(limits, name) for name in (*names, "report", "interrupted")}
 
 
 def _method(name: str, solver: _Solver, accepts: str, promises: str) -> Method:
@@ -91,11 +92,13 @@ METHODS = MappingProxyType(
             ),
             Method(
                 "single-level",
-                lambda chain, budget, limits: single_level(chain, budget, limits.memory_limit),
+                lambda chain, budget, limits: single_level(
+                    chain, budget, **_of(limits, "memory_limit", "time_limit")
+                ),
                 _ANY,
                 "The fastest plan that fits whose checkpoints keep everything when recomputed.",
                 (Chain,),
-                frozenset({"memory_limit"}),
+                frozenset({"memory_limit", "time_limit"}),
             ),
             _method(
                 "binomial",
@@ -106,12 +109,14 @@ METHODS = MappingProxyType(
             ),
             Method(
                 "optimal",
-                _optimal,
+                lambda chain, budget, limits: optimum.solve(
+                    chain, budget, **_of(limits, "max_points", "memory_limit", "time_limit")
+                ),
                 _ANY,
                 "The fastest persistent plan that fits, proven, or within a certified gap where "
-                "a limit on points or memory is reached.",
+                "a limit on points, memory or time is reached.",
                 (Chain,),
-                frozenset({"max_points", "memory_limit"}),
+                frozenset({"max_points", "memory_limit", "time_limit"}),
             ),
             _method(
                 "brute",

@@ -66,7 +66,10 @@ class Chain(Layered):
             if len({option.name for option in layer.options}) < len(layer.options):
                 raise InvalidProblem(f"layer {layer.name!r}: two options share a name")
             for way in self.ways[i]:
+                place = where(layer, way.option)
+                check_quantity(place, "ending_transient_bytes", way.ending_transient_bytes)
                 self._check_overlap(i, way)
+        self._check_forwards()
         self._check_sums()
 
     def _check_option(self, layer: Layer, option: Option) -> None:
@@ -84,13 +87,29 @@ class Chain(Layered):
     def _check_overlap(self, i: int, way: Way) -> None:
         # The backward's peak is at least what is live before it and what is live after it.
         layer = self.layers[i]
-        most = most_overlap(layer, way, self.input_of(i))
+        most = most_overlap(layer, way, self.input_of(i), first=i == 0)
         if way.backward_overlap_bytes > most:
             raise InvalidProblem(
                 f"{where(layer, way.option)}: backward_overlap_bytes "
                 f"{way.backward_overlap_bytes} is more than the {most} bytes that can overlap in "
                 "its backward"
             )
+
+    def _check_forwards(self) -> None:
+        # Nothing is to be gained by dropping what runs again at once.
+        last = self.layers[-1]
+        if not last.recomputable:
+            return
+        for layer in self.layers:
+            more = layer.again_transient_bytes
+            ending = min(
+                way.ending_transient_bytes - way.forward_transient_bytes for way in layer.ways
+            )
+            if layer.first_transient_bytes > (min(more, ending) if layer is last else more):
+                raise InvalidProblem(
+                    f"layer {layer.name!r} needs more in its first forward than in others; then "
+                    f"the last layer, {last.name!r}, must not be recomputable"
+                )
 
     def _check_sums(self) -> None:
         n = len(self.layers)
@@ -104,8 +123,11 @@ class Chain(Layered):
         size = self.input_bytes + sum(
             4 * la.output_bytes
             + la.saved_bytes
-            + max(way.forward_transient_bytes for way in ways)
+            + max(max(way.forward_transient_bytes, way.ending_transient_bytes) for way in ways)
             + la.drop_transient_bytes
+            + la.first_transient_bytes
+            + la.again_transient_bytes
+            + la.beside_bytes
             + max(way.backward_transient_bytes for way in ways)
             + la.gradient_bytes
             for la, ways in zip(self.layers, self.ways, strict=True)
@@ -136,6 +158,21 @@ class Chain(Layered):
         """Of each layer every way to keep it, the whole saved set first."""
         return tuple(layer.ways for layer in self.layers)
 
+    @cached_property
+    def beside(self) -> tuple[int, ...]:
+        """Of each layer: bytes that it and those after it are handed beside their inputs.
+
+        Up to the next layer that must be kept, which makes others for those after it. They are made
+        with the first forward of the layer that must be kept, or of the first; each is let go after
+        the first forward of the last layer that is handed it, but once a layer runs that will start
+        again: that holds what it and those after it are handed until its backward is over.
+        """
+        found = [0]
+        for layer, after in zip(self.layers[::-1], [None, *self.layers[:0:-1]], strict=True):
+            more = found[-1] if after is not None and after.recomputable else 0
+            found.append(layer.beside_bytes + more)
+        return tuple(found[:0:-1])
+
     def input_of(self, i: int) -> int:
         """Bytes of the activation that layer `i` reads."""
         return self.layers[i - 1].output_bytes if i else self.input_bytes
@@ -159,6 +196,8 @@ class _Machine:
         self.gradient = len(chain) - 1  # index of the activation whose gradient is live
         self.forwarded: set[int] = set()
         self.live = chain.input_bytes + chain.layers[-1].output_bytes
+        self.again: dict[int, int] = {}  # what is held beside by the first that starts again
+        self.is_held = False  # whether that is of the part of the chain that runs forward at first
 
     def run(self, action: Action) -> Moment:
         """Execute one action."""
@@ -193,16 +232,24 @@ class _Machine:
         if i in self.forwarded and not layer.recomputable:
             raise IllegalPlan(f"the plan recomputes {layer.name!r}, which must be kept")
         role: Role = "again" if i in self.forwarded else "first"
+        if role == "first" and (i == 0 or not layer.recomputable):
+            self.live += self.chain.beside[i]
+            self.is_held = False
         self.forwarded.add(i)
         ticks = layer.recompute_time if action.ends_body else layer.forward_time
+        on_top = layer.first_transient_bytes if role == "first" else layer.again_transient_bytes
         if not action.keep:
-            during = self.live + layer.output_bytes + layer.drop_transient_bytes
+            during = self.live + layer.output_bytes + layer.drop_transient_bytes + on_top
             self._make(i)
+            self._handed(i, role, starts_again=True)
             return Moment(action, role, ticks, during, self.live)
         if i in self.saved:
             raise IllegalPlan(f"the forward of {layer.name!r} keeps what is already kept")
         way = self._way(i, action.option)
-        during = self.live + layer.output_bytes + way.saved_bytes + way.forward_transient_bytes
+        on_top += way.forward_transient_bytes
+        if action.ends_body:
+            on_top = way.ending_transient_bytes
+        during = self.live + layer.output_bytes + way.saved_bytes + on_top
         self._make(i)
         self.saved[i] = way
         self.live += way.saved_bytes
@@ -210,7 +257,17 @@ class _Machine:
             self._hold(i - 1)
         if way.output_saved:
             self._hold(i)
+        self._handed(i, role, starts_again=action.option is not None)
         return Moment(action, role, ticks, during, self.live)
+
+    def _handed(self, i: int, role: Role, *, starts_again: bool) -> None:
+        """What is handed to layer `i` beside its input, once it has run forward."""
+        if role == "again" or self.is_held:
+            return
+        if starts_again:
+            self.again[i], self.is_held = self.chain.beside[i], True
+        else:
+            self.live -= self.layers[i].beside_bytes
 
     def _backward(self, action: Backward) -> Moment:
         i, layer = action.layer, self.layers[action.layer]
@@ -240,6 +297,7 @@ class _Machine:
             self._let_go(i - 1, action)
         if way.output_saved:
             self._let_go(i, action)
+        self.live -= self.again.pop(i, 0)
         again_ticks = way.recompute_time
         ticks = layer.backward_time + again_ticks
         return Moment(action, "back", ticks, during, self.live, again_ticks)

@@ -33,9 +33,15 @@ class Tables:
         Worst bytes of a keeping forward beyond the span's input: for the layer that starts a
         span, and (on top of `before`) for one within it.
     sweep
-        Worst bytes of a forward that keeps nothing, its input included.
+        Worst bytes of a first forward that keeps nothing, its input included.
+    at_first, again
+        Working memory on top in a layer's first forward, in one that runs again.
+    ending
+        By how much a forward needs more, or less, that keeps and ends a segment.
     backward
         Worst bytes of a backward beyond what layers before it hold, without parameter gradients.
+    beside, group
+        `Chain.beside`, and which of the layers that must be kept, or the first, made it.
     before
         Bytes that keep-all holds of the layers before each one (a prefix sum).
     after
@@ -66,7 +72,13 @@ class Tables:
         self.first = self.saved + self.made + column("forward_transient_bytes")
         self.later = self.first + self.read
         self.later[1:] -= between  # `before` counts it already
-        self.sweep = self.read + self.made + column("drop_transient_bytes")
+        self.at_first = column("first_transient_bytes")
+        self.again = column("again_transient_bytes")
+        whole = [ways[0] for ways in chain.ways]
+        self.ending = np.array(
+            [way.ending_transient_bytes - way.forward_transient_bytes for way in whole]
+        )
+        self.sweep = self.read + self.made + column("drop_transient_bytes") + self.at_first
         held = self.saved + np.where(self.output_saved, self.made, 0) + self.made + self.read
         working = column("backward_transient_bytes") - column("backward_overlap_bytes")
         self.backward = held + working
@@ -74,6 +86,8 @@ class Tables:
         self.forward = _sums(column("forward_time"))
         self.ends = column("recompute_time")
         self.once = chain.least_time
+        self.beside = np.array(chain.beside, dtype=np.int64)
+        self.group = np.cumsum(~column("recomputable").astype(np.bool_))
 
 
 def _sums(values: Array) -> Array:
@@ -126,15 +140,19 @@ def evaluate(chain: Chain, t: Tables, segments: Segments) -> tuple[int, int]:
     swept = t.read.copy()  # the sweep's hold on a layer's input, where nobody else holds it
     swept[0] = 0
     swept[1:] -= between
-    forward = held + swept + t.first + t.made[-1]
+    beside, free = _beside(t, starts & ~kept)
+    held += beside
+    forward = held + free + swept + t.first + t.at_first + t.made[-1]
     backward = held + t.backward + t.after[:-1]
     peak = max(int(forward[kept].max(initial=0)), int(backward[kept].max(initial=0)))
     time = t.once
     if segments:
         at = np.flatnonzero(starts)
         lasts = np.append(at[1:], n) - 1
-        inner, sweep = t.before + t.later, t.sweep.copy()
-        inner[at] = t.before[at] + t.first[at]
+        again, sweep = t.again.copy(), t.sweep.copy()
+        again[lasts] = t.ending[lasts]
+        inner = t.before + again + t.later
+        inner[at] = t.before[at] + again[at] + t.first[at]
         sweep[at] -= t.read[at]
         highest = np.maximum.reduceat
         body = np.maximum(
@@ -146,6 +164,22 @@ def evaluate(chain: Chain, t: Tables, segments: Segments) -> tuple[int, int]:
         peak = max(peak, int(segment[~kept[at]].max()))
         time += int(again[~kept[at]].sum())
     return peak + chain.input_bytes, time
+
+
+def _beside(t: Tables, again: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """What is there beside inputs at each layer, of which `again` start again.
+
+    What those up to it hold; and what nobody holds yet while it runs forward.
+    """
+    import numpy as np
+
+    at = np.flatnonzero(again)
+    groups, first = np.unique(t.group[at], return_index=True)
+    holders = np.full(t.group[-1] + 1, len(t.group))
+    holders[groups] = at[first]
+    held = np.zeros_like(t.beside)
+    held[at[first]] = t.beside[at[first]]
+    return np.cumsum(held), np.where(np.arange(len(t.group)) < holders[t.group], t.beside, 0)
 
 
 def fastest(chain: Chain, candidates: list[Segments], budget: int) -> Solution[Items]:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from solvers.chain.problem import Chain
 from solvers.graph.edges import Edged, Edges, freed_after
 from solvers.graph.schedule import Actions, LayerAction
-from solvers.problem import InvalidProblem, Layer, Layered, check_quantity, check_sum
+from solvers.problem import OF_CHAINS, InvalidProblem, Layer, Layered, check_quantity, check_sum
 from solvers.replay import Moment, Replay, Role
 from solvers.schedule import Backward, Forward, IllegalPlan
 from solvers.solution import PlanClass
@@ -26,8 +26,8 @@ class LayerGraph(Layered, Edged):
     Attributes
     ----------
     layers
-        At least one, in a topological order. Their options and ``recompute_time`` belong to
-        chains: every forward costs ``forward_time`` here.
+        At least one, in a topological order. Their options, ``recompute_time`` and
+        ``ending_transient_bytes`` belong to chains: all forwards of a layer are alike here.
     edges
         Pairs (u, v): layer v reads the output of layer u; u < v.
     input_bytes
@@ -50,12 +50,17 @@ class LayerGraph(Layered, Edged):
         check_quantity("the graph", "input_bytes", self.input_bytes)
         self.check_edges()
         for i, layer in enumerate(self.layers):
-            # The same checks of one layer.
-            Chain((replace(layer, options=()),), self.input_bytes_of(i))
+            # The same checks of one layer, which is not a first one.
+            Chain((replace(layer, options=(), recomputable=True),), self.input_bytes_of(i))
             if layer.options:
                 raise InvalidProblem(
                     f"layer {layer.name!r} has options, which a graph with edges cannot use; "
                     "remove them"
+                )
+            if given := [field for field in OF_CHAINS if getattr(layer, field)]:
+                raise InvalidProblem(
+                    f"layer {layer.name!r} has {given[0]}, which only chains can use; add it to "
+                    "its transients, or to input_bytes"
                 )
         check_sum("the times", 2 * (len(self) + 1) * self.least_time)
         check_sum("the sizes", self.input_bytes + sum(self._sizes(i) for i in range(len(self))))

@@ -54,7 +54,7 @@ RECORDS: list[dict[str, Any]] = [
 ]
 GRAPH = CostGraph((A, B), input_bytes=7, name="pair")
 
-times = st.one_of(st.integers(0, 10**6), st.floats(1e-9, 1e6))
+times = st.one_of(st.integers(0, 10**6), st.floats(1e-6, 1e6))
 sizes = st.integers(0, 2**44)
 
 
@@ -91,6 +91,8 @@ def layer_costs(draw: st.DrawFn) -> LayerCost:
         output_saved=draw(st.booleans()),
         options=tuple(draw(option_costs(name, saved)) for name in names),
         drop_transient_bytes=draw(st.none() | sizes),
+        again_transient_bytes=draw(sizes),
+        beside_bytes=draw(sizes),
         recomputable=draw(st.booleans()),
     )
 
@@ -163,6 +165,10 @@ def test_to_chain_keeps_every_field() -> None:
         drop_transient_bytes=2,
         backward_transient_bytes=3,
         backward_overlap_bytes=4,
+        ending_transient_bytes=9,
+        first_transient_bytes=10,
+        again_transient_bytes=11,
+        beside_bytes=12,
         input_saved=False,
         recomputable=False,
         options=(*B.options, OptionCost("third", 10, 0.5, 6, 7, 8, False, True, (("aten.mm", 0),))),
@@ -182,6 +188,10 @@ def test_to_chain_keeps_every_field() -> None:
         "backward_transient_bytes": 3,
         "backward_overlap_bytes": 4,
         "gradient_bytes": 5,
+        "ending_transient_bytes": 9,
+        "first_transient_bytes": 10,
+        "again_transient_bytes": 11,
+        "beside_bytes": 12,
         "input_saved": False,
         "output_saved": False,
         "recomputable": False,
@@ -194,6 +204,7 @@ def test_to_chain_keeps_every_field() -> None:
                     "backward_overlap_bytes",
                     "input_saved",
                     "output_saved",
+                    "ending_transient_bytes",
                 )
             ),
             {
@@ -205,6 +216,7 @@ def test_to_chain_keeps_every_field() -> None:
                 "backward_overlap_bytes": 8,
                 "input_saved": False,
                 "output_saved": True,
+                "ending_transient_bytes": None,
             },
         ),
     }

@@ -7,12 +7,14 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from scheduler import (
+    CostGraph,
     InfeasibleBudget,
     InvalidPlan,
     Plan,
@@ -21,13 +23,14 @@ from scheduler import (
     solve,
 )
 from scheduler.common.text import format_bytes
+from scheduler.costs.layer import OptionCost
 from scheduler.export import TARGETS, Exported, export
 from scheduler.export.targets.jax import MAXTEXT, remat_policy
 from scheduler.export.targets.megatron import MODULES
 from scheduler.planning.chain.against import read_setting
 from scheduler.plans.file.fields import FIELDS
 from scheduler.plans.file.items import SCHEMA
-from scheduler.plans.settings import blocks_of
+from scheduler.plans.settings import Setting, blocks_of
 from solvers.chain.problem import Chain
 from solvers.schedule import Items
 from tests.chains import GPT2
@@ -377,7 +380,7 @@ def test_the_schema_names_the_fields_of_a_plan_file() -> None:
     assert set(schema["properties"]) == {field.name for field in FIELDS} >= steps
     of_all = {field.name for field in FIELDS if field.needed and steps <= {*field.of}}
     optional = {"reserved_bytes", "proven_bytes", "measured_peak_bytes", "class", "gap"}
-    optional |= {"policies", "tiles"}
+    optional |= {"policies", "tiles", "tiled"}
     assert set(schema["required"]) == of_all == set(schema["properties"]) - optional - steps
     assert {each["required"][0] for each in schema["oneOf"]} == steps
     for plan in (solve(GPT2, 5), gpt2_plan(), plan_at(llama(6), 0.5)):
@@ -404,7 +407,8 @@ def test_an_unknown_target() -> None:
         export(solve(GPT2, 5), "megatorn")
     assert str(caught.value) == (
         "unknown target 'megatorn'; choose torch, transformers, lightning, accelerate, fsdp, "
-        "torchtitan, megatron, deepspeed, jax, json or json-schema; did you mean 'megatron'?"
+        "torchtitan, megatron, deepspeed, axolotl, jax, json or json-schema; did you mean "
+        "'megatron'?"
     )
 
 
@@ -434,3 +438,51 @@ def test_costs_of_another_plan_and_no_costs() -> None:
 def test_the_same_plan_gives_the_same_file() -> None:
     for target in TARGETS:
         assert export(solve(GPT2, 5), target) == export(solve(GPT2, 5), target)
+
+
+# --- axolotl ------------------------------------------------------------------------------------
+
+# axolotl-ai-cloud/axolotl, src/axolotl/utils/schemas/config.py and docs/config-reference
+AXOLOTL = {"gradient_checkpointing", "tiled_mlp", "tiled_mlp_num_shards", "cut_cross_entropy"}
+
+
+def tiled_llama() -> CostGraph:
+    costs = llama(9, None)
+    tiles = {n: OptionCost(f"tiles-{n}", 8000 // n, n, 0, 0, tiles=n) for n in (2, 4)}
+    layers = [
+        replace(layer, options=tuple(tiles.values()))
+        if layer.recomputable or layer is costs.layers[-1]
+        else layer
+        for layer in costs.layers
+    ]
+    return replace(costs, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_axolotl_is_the_best_of_its_flags(share: float) -> None:
+    costs = tiled_llama()
+    chain = costs.to_chain()
+    plan = plan_at(costs, share)
+    blocks = blocks_of(chain)
+    last = len(costs) - 1
+    found: list[tuple[int, int]] = []
+    for segments in ((), tuple((i, i) for i in blocks)):
+        for name in (None, "tiles-2", "tiles-4"):
+            for head in ((), ((last, "tiles-4"),)):
+                kept = (*((i, name) for i in blocks if name), *head)
+                done = chain.replay(Items(Setting("", segments, kept=kept).items(chain)))
+                found.append((done.peak_bytes, done.time))
+    assert plan.budget_bytes is not None
+    fitting = [time for peak, time in found if peak <= plan.budget_bytes]
+    if not fitting:
+        with pytest.raises(InfeasibleBudget, match="axolotl"):
+            export(plan, "axolotl")
+        return
+    given = export(plan, "axolotl")
+    assert given.outcome is not None
+    assert given.outcome.ticks == min(fitting)
+    flags = [line for line in given.text.splitlines() if line[:1].isalpha() and "plug" not in line]
+    assert {line.partition(":")[0] for line in flags} <= AXOLOTL
+    tiled = dict(given.outcome.setting.kept)
+    assert ("tiled_mlp: true" in flags) == (blocks[0] in tiled)
+    assert ("cut_cross_entropy: true" in flags) == (last in tiled)

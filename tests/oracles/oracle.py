@@ -51,23 +51,32 @@ class Step:
         if self.live + size > self.peak:
             self.peak = self.live + size
 
-    def forward(self, i: int, sweep: object, keep: Keep | None, time: int) -> None:
+    def forward(self, i: int, sweep: object, keep: Keep | None, time: int, ends: bool) -> None:
         layer = self.chain.layers[i]
+        if not self.forwards[i] and i == self.group(i).start:
+            for j in self.group(i):
+                self.make(("e", j), self.chain.layers[j].beside_bytes, "model")
+        more = layer.again_transient_bytes if self.forwards[i] else layer.first_transient_bytes
         assert ("a", i - 1) in self.bytes, f"forward {i} has no input"
         if keep is None:
-            self.on_top(layer.output_bytes + layer.drop_transient_bytes)
+            self.on_top(layer.output_bytes + layer.drop_transient_bytes + more)
             self.make(("a", i), layer.output_bytes, sweep)
         else:
             w, transient = layer.saved_bytes, layer.forward_transient_bytes
+            ending = layer.ending_transient_bytes
             holds = [layer.input_saved, layer.output_saved]
             if keep.option is not None:
                 option = next(each for each in layer.options if each.name == keep.option)
                 w = option.saved_bytes
                 if option.forward_transient_bytes is not None:
-                    transient = option.forward_transient_bytes
+                    transient = ending = option.forward_transient_bytes
+                if option.ending_transient_bytes is not None:
+                    ending = option.ending_transient_bytes
                 given = [option.input_saved, option.output_saved]
                 holds = [a if b is None else b for a, b in zip(holds, given, strict=True)]
-            self.on_top(layer.output_bytes + w + transient)
+            if ends:
+                transient, more = transient if ending is None else ending, 0
+            self.on_top(layer.output_bytes + w + transient + more)
             self.make(("a", i), layer.output_bytes, sweep)
             self.make(("W", i), w, "autograd")
             self.options[i] = keep.option
@@ -76,8 +85,23 @@ class Step:
             if holds[1]:
                 self.holders["a", i].add(("W", i))
         self.let_go(("a", i - 1), sweep)
+        if not self.forwards[i]:
+            self.beside(i, keep is None or keep.option is not None)
         self.time += time
         self.forwards[i] += 1
+
+    def group(self, i: int) -> range:
+        """Layers that are handed what the one that must be kept, or the first, makes for them."""
+        starts = [j for j, layer in enumerate(self.chain.layers) if not (j and layer.recomputable)]
+        start = max(j for j in starts if j <= i)
+        return range(start, min([j for j in starts if j > i], default=len(self.chain)))
+
+    def beside(self, i: int, starts_again: bool) -> None:
+        if starts_again:
+            for j in range(i, self.group(i).stop):
+                if ("e", j) in self.bytes:
+                    self.holders["e", j].add(("again", i))
+        self.let_go(("e", i), "model")
 
     def backward(self, i: int) -> None:
         layer = self.chain.layers[i]
@@ -106,6 +130,8 @@ class Step:
         self.let_go(("a", i - 1), ("W", i))
         self.let_go(("a", i), ("W", i))
         self.let_go(("d", i), "autograd")
+        for j in range(len(self.chain)):
+            self.let_go(("e", j), ("again", i))
         self.time += layer.backward_time
         self.backwards[i] += 1
 
@@ -119,11 +145,11 @@ class Step:
                 layer = self.chain.layers[end]
                 early = is_body and item is level[-1]
                 time = layer.recompute_time if early else layer.forward_time
-                self.forward(end, sweep, item, time)
+                self.forward(end, sweep, item, time, early)
             else:
                 self.holders["a", item.first - 1].add(id(item))
                 for end in range(item.first, item.last + 1):
-                    self.forward(end, sweep, None, self.chain.layers[end].forward_time)
+                    self.forward(end, sweep, None, self.chain.layers[end].forward_time, False)
         self.let_go(("a", end), sweep)
         for item in reversed(level):
             if isinstance(item, Checkpoint):

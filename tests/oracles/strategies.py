@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ _SMALL = st.integers(0, 12)  # so that ties, and sums that tie, are frequent
 _LARGE = st.integers(0, 2 * 10**9)  # beyond int32
 _MIXED = st.one_of(_SMALL, _LARGE)
 
-_SIZES = ("x", "w", "tf", "td", "tb", "g")
+_SIZES = ("x", "w", "tf", "td", "tb", "g", "te", "ta", "tr", "e")
 _TIMES = ("f", "b", "r")
 _WEIGHED = _SIZES + _TIMES
 
@@ -28,16 +29,19 @@ def chains(
     max_options: int = 2,
     max_plans: int | None = None,
     recomputable: bool | None = None,
+    as_graph: bool = False,
 ) -> Chain:
     """Chains with every field drawn, zeros and absurd combinations included.
 
     With `max_plans`, options are taken off the last layers until brute force can afford the chain.
-    With `recomputable`, every layer has that value.
+    With `recomputable`, every layer has that value. `as_graph`: nothing that graphs do not have.
     """
     sizes = draw(st.sampled_from((_SMALL, _SMALL, _LARGE, _MIXED)))
     times = draw(st.sampled_from((_SMALL, _SMALL, _LARGE, _MIXED)))
     # A field of its own weight in every chain: where all weigh the same, some never decide a peak.
     weight = draw(st.fixed_dictionaries(dict.fromkeys(_WEIGHED, st.sampled_from((0, 1, 1, 4)))))
+    if as_graph:
+        max_options, weight = 0, weight | dict.fromkeys(("ta", "tr", "e"), 0)
     # A flag that is drawn freely for every layer is almost never the same on all of them.
     usually = draw(st.sampled_from((st.booleans(), st.just(True), st.just(False))))
     mostly = st.sampled_from((True, True, True, False))
@@ -49,7 +53,7 @@ def chains(
         if repeats and layers and draw(st.integers(0, 3)):
             layer = draw(_nearly(draw(st.sampled_from(layers))))
         else:
-            x, w, tf, td, tb, g = (draw(sizes) * weight[field] for field in _SIZES)
+            x, w, tf, td, tb, g, te, ta, tr, e = (draw(sizes) * weight[field] for field in _SIZES)
             f, b, r = (draw(times) * weight[field] for field in _TIMES)
             layer = Layer(
                 name="",
@@ -63,6 +67,10 @@ def chains(
                 backward_transient_bytes=tb,
                 backward_overlap_bytes=draw(st.just(0) | st.integers(0, 2 * (x + w + g + tb))),
                 gradient_bytes=g,
+                ending_transient_bytes=None if as_graph else draw(st.none() | st.just(te)),
+                first_transient_bytes=ta,
+                again_transient_bytes=tr,
+                beside_bytes=e,
                 input_saved=draw(usually),
                 output_saved=draw(usually),
                 recomputable=draw(mostly) if recomputable is None else recomputable,
@@ -72,7 +80,10 @@ def chains(
                 ),
             )
         before = layers[-1].output_bytes if layers else input_bytes
-        layers.append(_possible(replace(layer, name=f"l{i}"), before))
+        layers.append(
+            _possible(replace(layer, name=f"l{i}"), before, first=i == 0 and not as_graph)
+        )
+    layers = possible_forwards(layers)
     chain = Chain(tuple(layers), input_bytes)
     while max_plans is not None and count_plans(chain, max_plans) > max_plans:
         k = max((k for k, layer in enumerate(layers) if layer.options), default=-1)
@@ -97,6 +108,7 @@ def _options(
         draw(st.integers(0, saved_bytes)),
         draw(times),
         forward_transient_bytes=draw(st.none() | sizes),
+        ending_transient_bytes=draw(st.none() | sizes),
         backward_transient_bytes=draw(st.none() | sizes),
         backward_overlap_bytes=draw(st.none() | sizes.map(lambda size: 4 * size)),
         input_saved=draw(st.sampled_from((None, True, False))),
@@ -125,13 +137,28 @@ def _nearly(draw: st.DrawFn, layer: Layer) -> Layer:
     return layer
 
 
-def _possible(layer: Layer, before: int) -> Layer:
+def possible_forwards(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers whose first forwards `Chain` accepts: where the last may run again, as the others."""
+    if not layers[-1].recomputable:
+        return list(layers)
+    made = [
+        replace(la, first_transient_bytes=min(la.first_transient_bytes, la.again_transient_bytes))
+        for la in layers
+    ]
+    options = tuple(replace(option, ending_transient_bytes=None) for option in made[-1].options)
+    alike = replace(made[-1], ending_transient_bytes=None, first_transient_bytes=0, options=options)
+    return [*made[:-1], alike]
+
+
+def _possible(layer: Layer, before: int, *, first: bool) -> Layer:
     """`layer` with overlaps that `Chain` accepts, behind an activation of `before` bytes."""
-    least = min(layer.backward_overlap_bytes, most_overlap(layer, layer.ways[0], before))
+    least = min(
+        layer.backward_overlap_bytes, most_overlap(layer, layer.ways[0], before, first=first)
+    )
     layer = replace(layer, backward_overlap_bytes=least)
     options = []
     for option, way in zip(layer.options, layer.ways[1:], strict=True):
-        most = most_overlap(layer, way, before)
+        most = most_overlap(layer, way, before, first=first)
         if way.backward_overlap_bytes > most:
             option = replace(option, backward_overlap_bytes=most)
         options.append(option)

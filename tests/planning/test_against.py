@@ -262,3 +262,26 @@ def test_a_long_list_is_cut_in_the_table() -> None:
     lines = str(comparison).splitlines()
     assert sum("layers: 0,1,2,3,4,5,6,7,8,9,10,11,12,… " in line for line in lines) == 1
     assert all(len(line) <= 100 for line in lines[:20])
+
+
+def test_what_costs_with_tiles_have_beside_the_optimum() -> None:
+    costs = llama(option=None)
+    tiles = [OptionCost(f"tiles-{n}", 4000, 1, tiles=n) for n in (2, 4)]
+    head = replace(costs.layers[-1], options=tuple(tiles))
+    of_blocks = tuple(
+        replace(layer, options=tuple(tiles)) if layer.recomputable else layer
+        for layer in costs.layers[:-1]
+    )
+    for layers, what in ((costs.layers[:-1], "loss"), (of_blocks, "MLP and loss")):
+        tiled = replace(costs, layers=(*layers, head))
+        found = {row.method: row for row in compare(tiled, budget=10**6).rows}
+        (row,) = [row for name, row in found.items() if name.startswith(("ALST", "option"))]
+        assert row.method == f"ALST: checkpoints, {what} tiled"
+        chain = tiled.to_chain()
+        inside = "tiles-4" if "MLP" in what else None
+        items: list[Item] = [
+            Checkpoint(i, i, (Keep(i, inside),)) if layer.recomputable else Keep(i)
+            for i, layer in enumerate(chain.layers[:-1])
+        ]
+        done = chain.replay(Items((*items, Keep(len(items), "tiles-4"))))
+        assert (row.peak_bytes, row.time) == (done.peak_bytes, done.time / tiled.ticks_per_unit)

@@ -37,7 +37,6 @@ from scheduler.costs.computegraph import ComputeCosts
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.engine import CHAIN
 from scheduler.planning.request import Budget, Request
-from solvers.chain import frontier as optimum
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
@@ -319,29 +318,29 @@ def test_memory_limits_that_are_none() -> None:
 
 def test_tables_count_against_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [RECORD] * 6000
-    refused = "the sets of the spans of 6,000 layers take at least 1441536000 bytes (1.34 GiB)"
-    for method in ("optimal", "single-level"):
-        said = sentence(UnsuitableMethod, solve, many, budget="1MB", method=method)
-        assert said.startswith(refused)
-    assert sentence(UnsuitableMethod, frontier, many).startswith(refused)
+    refused = "the sets of the spans of 6,000 layers take at least 1788000000 bytes (1.67 GiB)"
+    said = sentence(UnsuitableMethod, frontier, many)
+    assert said.startswith(refused)
     assert "method 'uniform' or 'greedy'" in said
     assert solve(many, budget="1MB", method="greedy").peak_bytes <= 10**6
 
     layers = [RECORD | {"saved_bytes": 500 + i} for i in range(90)]  # no two spans are equal
     little = sentence(InvalidBudget, solve, layers, 1, memory_limit="100kB")
-    assert little.startswith("memory_limit must be at least 347.0 KB (338.9 KiB) for 90 layers")
-    for method in ("optimal", "single-level"):
-        more = sentence(UnsuitableMethod, solve, layers, 1, memory_limit="348kB", method=method)
+    assert little.startswith("memory_limit must be at least 900.0 KB (878.9 KiB) for 90 layers")
+    # One budget does with few tables, the frontier has all.
+    needs: object = "1MB"
+    for _ in ("tables", "and sets"):
+        more = sentence(UnsuitableMethod, frontier, layers, memory_limit=needs)
         needs = int(more.split("at least ")[1].split()[0])
-        plan = solve(layers, budget="20kB", memory_limit=needs, method=method)
+    assert not frontier(layers, memory_limit=needs).exact
+    for method in ("optimal", "single-level"):
+        plan = solve(layers, budget="20kB", memory_limit="1MB", method=method)
         assert plan.peak_bytes <= 20_000
-    compare(layers, budget="20kB", memory_limit=needs)
-    assert "take at least" in sentence(UnsuitableMethod, compare, layers, 1, memory_limit="348kB")
 
-    def full(chain: Chain) -> None:
+    def full(chain: Chain, width: int) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(optimum, "same_spans", full)
+    monkeypatch.setattr("solvers.chain.tables.same_spans", full)
     for call in (solve, compare):
         assert "more memory than there is; make fewer" in sentence(
             UnsuitableMethod, call, layers, 1
@@ -431,8 +430,8 @@ def test_a_frontier_gives_plans_without_solving(
     wanted = [solve(GPT2, budget=peak) for peak, _ in whole]
     monkeypatch.setattr("solvers.chain.kernel.build", None)
     for (peak, time), plan in zip(whole, wanted, strict=True):
-        assert whole.plan(budget=peak) == plan
-        assert (plan.peak_bytes, plan.time) == (peak, time)
+        found = whole.plan(budget=peak)  # there may be others that are as good
+        assert (found.peak_bytes, found.time) == (plan.peak_bytes, plan.time) == (peak, time)
     assert whole.plan(5) == whole.plan(budget="5GB") == whole.plan(budget=5 * 10**9)
     assert whole.plan(6, reserved="1GB").items == whole.plan(5).items
 
@@ -581,6 +580,7 @@ def test_exports() -> None:
     errors = {"InfeasibleBudget", "InvalidBudget", "InvalidCosts", "InvalidPlan", "SchedulerError"}
     others = {"UnknownMethod", "UnsuitableMethod", "UnsupportedModel"}
     names = {"solve", "frontier", "compare", "LayerCost", "CostGraph", "Plan"}
+    names |= {"solve_by_length", "PlansByLength"}
     graphs = {"ComputeCosts", "NodeCost", "GraphPlan", "InfeasibleGraph", "NoPlanFound"}
     assert set(scheduler.__all__) == names | errors | others | graphs
 

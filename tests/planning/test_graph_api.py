@@ -187,13 +187,14 @@ def test_arguments_that_do_not_apply_to_a_graph(
 
 def test_arguments_that_do_not_apply_to_a_chain() -> None:
     chain = replace(UNET, edges=None)
-    for keywords in ({"time_limit": 3}, {"optimal_in": "any"}, {"threads": 2}):
+    for keywords in ({"optimal_in": "any"}, {"threads": 2}):
         (name,) = keywords
         said = sentence(UnsuitableMethod, solve, chain, budget=12_000, **keywords)
         assert said.startswith(f"{name} is for graphs, and these layers are a chain")
         assert sentence(UnsuitableMethod, frontier, chain, **keywords) == said
     said = sentence(UnsuitableMethod, compare, chain, budget=12_000, time_limit=3)
-    assert said.startswith("time_limit is for graphs")
+    assert said.startswith("time_limit of a chain is for solve alone")
+    assert sentence(UnsuitableMethod, frontier, chain, time_limit=3) == said
     assert "points is for graphs" in sentence(UnsuitableMethod, frontier, chain, points=3)
     assert "method 'optimal'" in sentence(UnsuitableMethod, frontier, chain, method="greedy")
     assert "no method 'x'" in sentence(UnknownMethod, frontier, chain, method="x")
@@ -452,7 +453,7 @@ def test_a_sweep_has_a_plan_for_any_budget(sweep: Frontier) -> None:
     most = sweep.plan(budget_gb=1, reserved=10)
     assert (most.time, most.status) == (sweep.keep_all_time, "optimal")
     assert (most.budget_bytes, most.reserved_bytes) == (10**9, 10)
-    assert "alone needs" in sentence(InfeasibleGraph, sweep.plan, 10)
+    assert "alone needs" in sentence(InfeasibleGraph, sweep.plan, budget=10)
 
 
 def test_a_sweep_has_so_many_budgets_at_most() -> None:
@@ -534,7 +535,7 @@ def test_a_bound_holds_for_smaller_budgets(monkeypatch: pytest.MonkeyPatch) -> N
     assert made.plans[0].budget_bytes < 4 * TR2_PEAK // 5
     assert made.failed
     assert all("method 'auto' came to its end" in why for _, why in made.failed)
-    assert sentence(NoPlanFound, made.plan, good.peak_bytes - 1).startswith(
+    assert sentence(NoPlanFound, made.plan, budget=good.peak_bytes - 1).startswith(
         "the sweep has no plan within a budget of 2.943 KB (2.874 KiB): its smallest needs "
     )
 

@@ -75,7 +75,7 @@ class Block(nn.Module):
     def __init__(self, parts: Sequence[str], draw: Draw, tally: Tally) -> None:
         super().__init__()
         self.cell, self.tally = Cell(), tally
-        self.names = tuple(parts)
+        self.words = tuple(parts)
         self.layers = nn.ModuleDict()
         self.output = next((e[7:] for e in draw.extras if e.startswith("output=")), "tensor")
         self.residual = draw.has("with=residual")
@@ -103,7 +103,7 @@ class Block(nn.Module):
         carry: dict[str, Any] | None = None,
     ) -> Any:
         start, weights = x, None
-        for i, part in enumerate(self.names):
+        for i, part in enumerate(self.words):
             name, _, where = part.partition("@")
             if where:
                 x = change(name, self.holder(where), x)
@@ -214,7 +214,7 @@ def tensor_hook(module: Any, args: Any) -> Any:
 def blocks(draw: Draw, tally: Tally) -> list[nn.Module]:
     """The stack, with its hooks and what its blocks share."""
     made = [(Block, Other)[kind](draw.kinds[kind], draw, tally) for kind in draw.stack]
-    twins = [b for b in made[1:] if b.names == made[0].names]
+    twins = [b for b in made[1:] if b.words == made[0].words]
     for twin in twins[:1]:
         if draw.has("share=block"):
             made[made.index(twin)] = made[0]

@@ -36,12 +36,18 @@ def test_a_plan_changes_nothing(group: int) -> None:
         Draw(20296, "tokens", (("linear",),), (0, 0, 0), ("shell=sequential", "hook=backward")),
         # No chain, and code that a graph's plan would not run changes a part that nobody calls.
         Draw(20459, "rows", (("meter@cell", "linear"),), (0, 0), ("shell=model", "give=carry")),
+        # The gradient of what a block before has left waits while a block kept with an option runs.
+        Draw(20641, "rows", (("mlp", "relay@tally"),), (0, 0), ("shell=model",)),
+        # An option's forward has copies of what it may change, too.
+        Draw(20632, "rows", (("spectral", "numpy"),), (0,) * 4, ("shell=model", "with=residual")),
+        # Nobody asks for blocks to run again that save nothing.
+        Draw(20021, "rows", (("numpy",), ("linear",)), (0, 1, 0), ("shell=model",)),
     ],
 )
 def test_models_whose_plans_were_wrong(draw: Draw) -> None:
     done = trial(draw)
     assert bool(done.held) != bool(done.refused)
-    assert [line for line in done.failed if "otherwise than planned" not in line] == []
+    assert done.failed == []
 
 
 def test_the_witness_sees_what_changes() -> None:

@@ -41,7 +41,7 @@ def a_chain_of_blocks(model: nn.Module, inputs: Tensor) -> None:
         assert_type(handle.report(), Coverage)
         assert_type(measure(model, {"x": inputs}, loss, fake=True), Measurement)
     assert_type(verify(plan, model, inputs, loss, device="fake"), Verification)
-    apply(model, plan)  # type: ignore[arg-type]
+    apply(model, plan)  # type: ignore[call-overload]
     profile(model, inputs, "loss")  # type: ignore[arg-type]
     measure(model, inputs, blocks=3)  # type: ignore[arg-type]
 

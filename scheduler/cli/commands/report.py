@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from scheduler.cli.io import check_output, read_plan, refuse_two_inputs, write
+from scheduler.cli.io import check_output, read_plans, refuse_two_inputs, write
 from scheduler.cli.options import limits_of, named_costs, option, others
 from scheduler.common.errors import NoPlanFound, SchedulerError
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
     from scheduler.planning.comparison import Comparison
     from scheduler.planning.frontier import Frontier
+    from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 
     _Others = tuple[Frontier, Comparison]
 
 HELP = "a plan as one HTML file, or one of its pictures as SVG"
 USAGE = "PLAN --costs COSTS"
-PICTURES = ("timeline", "curve", "strip")
+PICTURES = ("timeline", "curve", "strip", "lengths")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -31,8 +32,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     option(parser, "--example NAME", "or costs that come with the package")
     option(parser, "-o --output FILE", "default: standard output")
     what = (
-        "only this one: timeline (memory of a step), curve (time against memory) or strip (what "
-        "happens to each layer)"
+        "only this one: timeline (memory of a step), curve (time against memory), strip (what "
+        "happens to each layer), or of plans by length lengths"
     )
     option(parser, "--picture NAME", what)
     what = "leave out time against memory and the other methods, which take solving"
@@ -58,6 +59,7 @@ def run(arguments: Namespace) -> int:
     """Write one HTML file, or one picture; status 2 when the costs do not belong."""
     from scheduler.cli.page import plan_report
     from scheduler.plans.pictures import strip_picture, timeline_picture
+    from scheduler.plans.plan import Plan
     from scheduler.report.figure import require
 
     if arguments.picture is not None and arguments.picture not in PICTURES:
@@ -68,7 +70,12 @@ def run(arguments: Namespace) -> int:
         require(package, "a report")  # before anything is solved
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
     check_output(arguments.output)
-    plan = read_plan(arguments.plan)
+    plan = read_plans(arguments.plan)
+    if not isinstance(plan, Plan):
+        write(_by_length(plan, arguments), arguments.output)
+        return 0
+    if arguments.picture == "lengths":
+        raise SchedulerError("picture 'lengths' is of plans by length, and this file has one plan")
     if (arguments.costs is None) == (arguments.example is None):
         raise SchedulerError(
             "a report executes the plan on the costs that it was made for: add --costs COSTS, "
@@ -91,6 +98,23 @@ def run(arguments: Namespace) -> int:
         text = plan_report(plan, costs, others, _files(arguments), left_out)
     write(text, arguments.output)
     return 0
+
+
+def _by_length(plans: PlansByLength, arguments: Namespace) -> str:
+    """One HTML file, or its picture, of plans by length, which needs no costs."""
+    from scheduler.cli.page import lengths_report
+
+    if arguments.costs is not None or arguments.example is not None:
+        raise SchedulerError(
+            "these are plans by length, of several costs: a report of them needs none; leave out "
+            "--costs and --example"
+        )
+    if arguments.picture not in (None, "lengths"):
+        raise SchedulerError(
+            f"plans by length have no picture {arguments.picture!r}; choose lengths, or take one "
+            "plan out: checkpoint-scheduler export FILE --to json --length N"
+        )
+    return plans.picture() if arguments.picture else lengths_report(plans)
 
 
 def _solved(plan: Plan, costs: Costs, arguments: Namespace) -> _Others:

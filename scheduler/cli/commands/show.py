@@ -7,7 +7,15 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from scheduler.cli import options
-from scheduler.cli.io import print_csv, print_json, read, read_costs, refuse_two_inputs
+from scheduler.cli.io import (
+    numbers,
+    plans_in,
+    print_csv,
+    print_json,
+    read,
+    read_costs,
+    refuse_two_inputs,
+)
 from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InvalidCosts, InvalidPlan
 
@@ -15,6 +23,7 @@ if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
     from scheduler.costs.recorded.snapshots import Snapshot
     from scheduler.costs.recorded.traces import Trace
+    from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 
 HELP = "a cost file as a table, a plan file, or what torch recorded of a run"
@@ -25,6 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     options.add_costs(parser, "cost or plan")
     options.option(parser, "--costs COSTS", "replay the plan on them", dest="plan_costs")
+    what = "of plans by length: the run's lengths, a list or a file of them, for what it loses"
+    options.option(parser, "--steps LENGTHS", what)
     options.add_formats(
         parser,
         "print the costs as a cost file, or the plan's rows",
@@ -37,6 +48,7 @@ def run(arguments: Namespace) -> int:
     """Print the table, the plan, or its rows."""
     from scheduler.costs.recorded.snapshots import Snapshot
     from scheduler.costs.recorded.traces import Trace
+    from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
     from scheduler.report.tables import print_width
 
@@ -44,6 +56,10 @@ def run(arguments: Namespace) -> int:
     if arguments.example == "list":
         return _list_examples()
     shown = _named(arguments)
+    if isinstance(shown, PlansByLength):
+        return _show_by_length(shown, arguments)
+    if arguments.steps is not None:
+        raise InvalidPlan("--steps is for a file of plans by length, and this is none")
     if isinstance(shown, Plan):
         _show_plan(shown, arguments)
     elif isinstance(shown, Trace | Snapshot):
@@ -69,13 +85,13 @@ def _list_examples() -> int:
     return 0
 
 
-def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
+def _named(arguments: Namespace) -> Plan | PlansByLength | Costs | Trace | Snapshot:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.costs.recorded.read import read_recorded
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
-    from scheduler.plans.plan import Plan
+    from scheduler.plans.lengths import KIND as BY_LENGTH
 
     if arguments.example is not None or arguments.model is not None or arguments.costs is None:
         asked = options.costs_of(arguments)
@@ -88,10 +104,42 @@ def _named(arguments: Namespace) -> Plan | Costs | Trace | Snapshot:
     if recorded is not None:
         return recorded
     text, source = read(arguments.costs, "cost or plan file")
-    if not is_csv(text, source) and KIND.is_said_by(parse_plan(text, source)):
+    value = None if is_csv(text, source) else parse_plan(text, source)
+    if KIND.is_said_by(value) or BY_LENGTH.is_said_by(value):
         options.refuse_around(arguments, "this is a plan")
-        return Plan.from_json(text, source)
+        return plans_in(text, source)
     return read_costs_text(text, source, options.around_layers(arguments))
+
+
+def _show_by_length(plans: PlansByLength, arguments: Namespace) -> int:
+    from scheduler.report.tables import format_percent, print_width, wrapped
+
+    if arguments.plan_costs is not None or arguments.csv:
+        raise InvalidPlan(
+            "these are plans by length, of several costs; take one out to replay it: "
+            "checkpoint-scheduler export FILE --to json --length N"
+        )
+    lost = None if arguments.steps is None else plans.run_overhead(_run_lengths(arguments.steps))
+    if arguments.json:
+        print_json(plans.to_dict() | ({} if lost is None else {"run": lost._asdict()}))
+        return 0
+    print(plans.text(print_width()))
+    if lost is not None:
+        said = (
+            f"The run loses {format_percent(lost.by_length)} of its time, and "
+            f"{format_percent(lost.longest)} with the plan of the longest for all its steps."
+        )
+        print(wrapped(said, print_width()))
+    return 0
+
+
+def _run_lengths(given: str) -> list[int]:
+    """Lengths that an option holds, or the file that it names."""
+    import os
+
+    if os.path.exists(given) or given == "-":
+        given = ",".join(read(given, "file of lengths")[0].replace(",", " ").split())
+    return numbers(given, "steps")
 
 
 def _show_plan(plan: Plan, arguments: Namespace) -> None:

@@ -57,15 +57,17 @@ class SeenOption:
     want: Wanted
     peaks: Peaks
 
-    def cost(self, whole: Peaks, more: int) -> OptionCost:
-        """What it costs, for the block kept whole as `whole`, with `more` bytes in every forward.
+    def cost(self, whole: Peaks, before: int, root: int) -> OptionCost:
+        """What it costs, for the block kept whole as `whole`; the rest as `Peaks.cost` takes it.
 
         Its peaks are as the cost model has them, above what the replay counts.
         """
-        more += max(whole.again_peak - whole.forward_peak, 0)
-        seen = self.peaks.with_more_in_forward(more)
-        option = whole.option(self.want.name, seen, self.want.recompute_time)
-        return replace(option, keeps=self.want.keeps)
+        option = whole.option(self.want.name, self.peaks, self.want.recompute_time)
+        assert option.forward_transient_bytes is not None
+        # Where it ends what runs again it does not stop early.
+        more = max(whole.again_peak - whole.forward_peak, before) + root
+        ending = option.forward_transient_bytes + more
+        return replace(option, ending_transient_bytes=ending, keeps=self.want.keeps)
 
 
 def wanted(

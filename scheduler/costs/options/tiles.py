@@ -1,9 +1,15 @@
-"""The options of a head that runs in tiles: how many tiles are tried, and what each costs."""
+"""The options of what runs in tiles: how many tiles are tried, and what each costs.
+
+A block in tiles runs so in every forward of it, also in one that keeps nothing. So how much such a
+forward needs depends on how the block is kept in the end, which the cost model does not know when
+it drops it. `with_tiled_drops` says why one figure will do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from scheduler.common.errors import InvalidCosts
 from scheduler.common.text import shown
@@ -13,13 +19,16 @@ from scheduler.costs.peaks import Peaks
 LEAST_TOKENS = 1024
 """Of a tile: the products of fewer are too thin to keep a large GPU busy."""
 
+Drops: TypeAlias = Mapping[str, int]
+"""By an option's name: bytes that a forward needs that keeps nothing, above its output."""
+
 _WORTH = 0.99
-"""More tiles are tried as long as they lower the head's peak by a hundredth."""
+"""More tiles are tried as long as they lower the peak, or what is saved, by a hundredth."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The head in so many tiles, as it was seen, and the time that this takes more, in ms."""
+    """A layer in so many tiles, as it was seen, and the time that this takes more, in ms."""
 
     count: int
     peaks: Peaks
@@ -40,32 +49,111 @@ def least_tokens(tiles: bool | int) -> int | None:
 def find_tiles(
     tokens: int, least: int | None, whole: Peaks, see: Callable[[int], Peaks]
 ) -> tuple[Tile, ...]:
-    """The head, which is seen `whole`, in 2, 4, … tiles of at least so many of its tokens."""
+    """A layer, which is seen `whole`, in 2, 4, … tiles of at least so many of its tokens."""
     found: list[Tile] = []
-    count, before = 2, _highest(whole)
+    count, before = 2, whole
     while least is not None and tokens // count >= least:
         peaks = see(count)
-        if _highest(peaks) > _WORTH * before:
+        saves = peaks.saved_bytes < _WORTH * before.saved_bytes
+        if not saves and _highest(peaks) > _WORTH * _highest(before):
             break
         more = peaks.forward_time + peaks.backward_time - whole.forward_time - whole.backward_time
         found.append(Tile(count, peaks, max(more, 0.0)))
-        count, before = 2 * count, _highest(peaks)
+        count, before = 2 * count, peaks
     return tuple(found)
 
 
-def with_tiles(layer: LayerCost, whole: Peaks, tiles: Iterable[Tile], more: int) -> LayerCost:
-    """The head with its tiles as options, with `more` bytes in every forward."""
-    return replace(layer, options=tuple(_options(layer, whole, tiles, more)))
+def with_tiles(
+    layer: LayerCost,
+    whole: Peaks,
+    tiles: Iterable[Tile],
+    tiled: tuple[str, ...] = (),
+    before: int = 0,
+    root: int = 0,
+    *,
+    more: int = 0,
+) -> LayerCost:
+    """A layer with its tiles as options, too.
 
-
-def _options(
-    layer: LayerCost, whole: Peaks, tiles: Iterable[Tile], more: int
-) -> Iterator[OptionCost]:
+    `tiled`: of a block, the modules that run so. `more`: bytes that are live besides in every
+    forward; `before`, `root`: see `Peaks.cost`.
+    """
+    mine = []
     for tile in tiles:
         seen = tile.peaks.with_more_in_forward(more)
         if seen.saved_bytes <= layer.saved_bytes:
             option = whole.option(f"tiles-{tile.count}", seen, tile.more_time)
-            yield replace(option, tiles=tile.count)
+            ending = seen.ending_bytes(before, root) if layer.recomputable else None
+            mine.append(
+                replace(option, tiles=tile.count, tiled=tiled, ending_transient_bytes=ending)
+            )
+    return replace(layer, options=(*layer.options, *mine))
+
+
+def drops_of(tiles: Iterable[Tile]) -> Drops:
+    """For `with_tiled_drops`."""
+    return {f"tiles-{tile.count}": tile.peaks.drop_bytes or 0 for tile in tiles}
+
+
+def with_tiled_drops(
+    layers: Sequence[LayerCost], input_bytes: int, drops: Mapping[str, Drops]
+) -> tuple[LayerCost, ...]:
+    """The layers, whose forwards that keep nothing need what they need in their finest tiles.
+
+    `drops` says for layers, and options of theirs, what such a forward needs above its output where
+    the layer will be kept so; under its other options it needs what the layer itself says.
+
+    It is there that a plan sets its peak that makes this exact, though a layer may be kept in
+    coarser tiles, or whole. Let layer i be dropped in a run of a segment from s on, and t be the
+    layer whose output's gradient is there: t >= i. Live are what is held for layers before s, the
+    outputs of s-1, i-1 and i, what the forward needs, and that gradient. At the backward of i, kept
+    as the plan keeps it, all that is held for layers before s is still there, and the outputs of
+    s-1 and i-1, if whatever way of keeping holds the layer's input; and more gradients of
+    parameters. So where the rest of that backward takes no less than the output of i, what the
+    forward needs, and the largest output from i on, the backward is not below the forward, which
+    then sets no peak. Where it does take less, the layer's forward counts as much as it needs.
+    """
+    saving = [layer.input_saved and _save_input(layer) for layer in layers if layer.recomputable]
+    if not drops or not all(saving):
+        return tuple(layers)
+    inputs = [input_bytes, *(layer.output_bytes for layer in layers)]
+    made: list[LayerCost] = []
+    largest = 0
+    for layer, given in zip(reversed(layers), reversed(inputs[:-1]), strict=True):
+        largest = max(largest, layer.output_bytes)
+        made.append(_with_drop(layer, given, largest, drops.get(layer.name, {})))
+    return tuple(reversed(made))
+
+
+def _save_input(layer: LayerCost) -> bool:
+    return all(option.input_saved is not False for option in layer.options)
+
+
+def _with_drop(layer: LayerCost, input_bytes: int, largest: int, drops: Drops) -> LayerCost:
+    if not drops:
+        return layer
+    whole = layer.drop_transient_bytes
+    assert whole is not None
+    more = max(layer.first_transient_bytes, layer.again_transient_bytes)
+    needed = [min(whole, *drops.values())]
+    for option in (None, *layer.options):
+        drop = whole if option is None else drops.get(option.name, whole)
+        forward = layer.output_bytes + drop + more + largest
+        if forward > _backward_bytes(layer, option, input_bytes):
+            needed.append(drop)
+    return replace(layer, drop_transient_bytes=max(needed))
+
+
+def _backward_bytes(layer: LayerCost, option: OptionCost | None, input_bytes: int) -> int:
+    """What is live in a backward beside what is held for other layers, and the layer's input."""
+
+    def of_way(name: str) -> int:
+        own = getattr(option, name, None)
+        return int(getattr(layer, name) if own is None else own)
+
+    outputs = 2 if layer.output_saved or of_way("output_saved") else 1
+    held = layer.saved_bytes + outputs * layer.output_bytes + input_bytes + layer.gradient_bytes
+    return held + of_way("backward_transient_bytes") - of_way("backward_overlap_bytes")
 
 
 def _highest(peaks: Peaks) -> int:

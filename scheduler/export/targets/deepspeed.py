@@ -31,9 +31,15 @@ def to_deepspeed(source: Source) -> Exported:
         }
     }
     done = f"cut into {number} equal checkpoints" if number else "not checkpointed"
-    notes = (
+    notes: tuple[str, ...] = (
         f"DeepSpeed's section does not choose layers. With {source.stack()}, {done}, "
         f"{source.loss(outcome)}.",
         "For the plan itself use the torch export, and no deepspeed.checkpointing in the model.",
     )
+    if source.plan.tiles:
+        notes += (
+            "Tiles are no setting of DeepSpeed's: a model's code calls its TiledMLP and "
+            "TiledFusedLogitsLoss (deepspeed.runtime.sequence_parallel.ulysses_sp). The loss here "
+            "is of a model without them.",
+        )
     return Exported("deepspeed", json.dumps(section, indent=2) + "\n", notes, outcome)

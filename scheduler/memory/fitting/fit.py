@@ -123,7 +123,8 @@ def fit(
         The plan may keep parts of blocks: see `costs_from_shape`. They save time, not room: the
         search does without them.
     tiles
-        The head may run with its loss in tiles: see `costs_from_shape`. That saves room.
+        MLPs, norms, and the head with its loss may run in tiles: see `costs_from_shape`. That saves
+        room.
 
     Returns
     -------

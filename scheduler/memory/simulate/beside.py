@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.attending.rotary import table_bytes
+from scheduler.memory.simulate.attending.rotary import INTERLEAVED, table_bytes
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.step import Activations
 
@@ -18,18 +15,33 @@ def held_bytes(at: Setting, loss_bytes: int) -> int:
         inputs = at.batch * (at.shape.pixels * at.shape.channels * at.stream + 8)
     else:
         inputs = 8 * at.tokens * (3 if at.padding_mask else 2)
-    return inputs + handed_bytes(at) + loss_bytes
+    return inputs + kept_bytes(at) + loss_bytes
 
 
 def handed_bytes(at: Setting) -> int:
     """What every block is handed beside its input: position ids, rotary tables, masks."""
-    shape, s = at.shape, at.sequence
-    handed = (8 * s if shape.causal else 0) + table_bytes(at)
-    return handed + sum(_mask(at.of(kind)) for kind in _one_of_each_window(shape))
+    ids = 8 * at.sequence * at.shape.causal
+    masks = {kind.window: _mask(at.of(kind)) for kind in at.shape.kinds}
+    return ids + kept_bytes(at) + sum(masks.values())
 
 
-def _one_of_each_window(shape: Shape) -> Iterable[Shape]:
-    return {kind.window: kind for kind in shape.kinds}.values()
+def kept_bytes(at: Setting) -> int:
+    """What of that a kept block holds as well: tables that it turns by as they are."""
+    return 0 if at.shape.family in INTERLEAVED else table_bytes(at)
+
+
+def let_go_bytes(at: Setting, number: int) -> int:
+    """What of the rest no block is handed after the one of that number.
+
+    Position ids that the embedding looks up it has saved.
+    """
+    blocks = at.shape.blocks
+    following = {kind.window for kind in blocks[number + 1 :]}
+    masks = 0 if blocks[number].window in following else _mask(at.of(blocks[number]))
+    if following:
+        return masks
+    saved = not at.shape.causal or (at.shape.positions and at.trained)
+    return masks + (0 if saved else 8 * at.sequence) + table_bytes(at) - kept_bytes(at)
 
 
 def _mask(at: Setting) -> int:

@@ -114,12 +114,16 @@ def _class_token(paper: Paper, at: Setting) -> Value:
 
 def masked(paper: Paper, at: Setting, x: Value, loss: str) -> Value:
     """Run the head on every token, a layer with a norm before it, and a loss not in chunks."""
-    d = at.shape.width
-    made = dense(paper, at, x, d, d, bias=True)
-    made = activate(paper, at, made)
-    made = norm(paper, at, made)
-    logits = dense(paper, at, made, d, at.shape.vocabulary, bias=at.shape.head_bias)
+    made = transformed(paper, at, x)
+    logits = dense(paper, at, made, at.shape.width, at.shape.vocabulary, bias=at.shape.head_bias)
     return logits if loss == "chunked" else _own_loss(paper, at, logits)
+
+
+def transformed(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the layer before the head, with its norm."""
+    made = dense(paper, at, x, at.shape.width, at.shape.width, bias=True)
+    made = activate(paper, at, made)
+    return norm(paper, at, made)
 
 
 def _own_loss(paper: Paper, at: Setting, logits: Value) -> Value:

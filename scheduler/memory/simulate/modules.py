@@ -19,8 +19,9 @@ from scheduler.memory.simulate.kernels import (
     split,
     unary,
 )
-from scheduler.memory.simulate.setting import Setting, linears
+from scheduler.memory.simulate.setting import MLP, Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.simulate.tokenwise import tiled
 
 
 def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
@@ -77,7 +78,14 @@ def norm(paper: Paper, at: Setting, x: Value) -> Value:
     """Run the shape's norm over the model's width."""
     if at.shape.norm == "layer":
         return layer_norm(paper, at, x)
-    return rms_norm(paper, at, x, at.shape.width)
+    return narrow_norm(paper, at, x, at.shape.width)
+
+
+def narrow_norm(paper: Paper, at: Setting, x: Value, width: int) -> Value:
+    """Run the RMS norm of a block or a head, over so many numbers each."""
+    if at.tiles and at.tiled[0] != MLP:
+        return tiled(paper, at.tiles, x, width, lambda paper, x: rms_norm(paper, at, x, width))
+    return rms_norm(paper, at, x, width)
 
 
 def activate(paper: Paper, at: Setting, x: Value) -> Value:
@@ -90,6 +98,13 @@ def activate(paper: Paper, at: Setting, x: Value) -> Value:
 
 
 def mlp(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run the MLP, in tiles where it does so."""
+    if at.tiles and MLP in at.tiled:
+        return tiled(paper, at.tiles, x, at.shape.width, lambda paper, x: _mlp(paper, at, x))
+    return _mlp(paper, at, x)
+
+
+def _mlp(paper: Paper, at: Setting, x: Value) -> Value:
     """Run down(act(gate x) · up x), or down(act(up x)) where there is no gate.
 
     Gated with silu it keeps 4·e·T·f trained, 3·e·T·f frozen, beside x.

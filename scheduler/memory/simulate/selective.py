@@ -106,6 +106,8 @@ class Selective(Paper):
 
     def save(self, *values: Value) -> Saved:
         """Save for the backward: in the second run."""
+        if self._stage is _Stage.BACKWARD or self._noted is not None:
+            return super().save(*values)
         if self._stage is _Stage.FIRST:
             later = _Later(self, len(self._places))
             self._places.append(weakref.ref(later))

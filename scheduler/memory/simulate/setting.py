@@ -17,6 +17,17 @@ KV_DOWN = "kv_a_proj_with_mqa"
 _FUSED_GATE = ("glm", "glm4", "phi3")
 _HF = Argument("loss", "hf")
 
+MLP = "mlp"
+_TWO = ("input_layernorm", "post_attention_layernorm", MLP)
+_TILED = dict.fromkeys(("llama", "mistral", "qwen2", "gemma", "phi3", "glm"), _TWO) | {
+    "qwen3": ("input_layernorm", "self_attn.q_norm", "self_attn.k_norm", *_TWO[1:]),
+    "gemma2": (*_TWO[:2], "pre_feedforward_layernorm", MLP, "post_feedforward_layernorm"),
+    "glm4": (_TWO[0], "post_self_attn_layernorm", *_TWO[1:], "post_mlp_layernorm"),
+    "gpt2": (MLP,),
+    "gpt_neox": (MLP,),
+}
+"""Families whose blocks are known in tiles, and what of them may run so."""
+
 HEAD = "lm_head"
 """The head, as a target of LoRA: PEFT's "all-linear" leaves it out, and "all" does here."""
 
@@ -38,6 +49,8 @@ class Setting:
     last
         Of a block in a stack: it is the last one, so that its backward is the first to give what
         all are handed a gradient.
+    tiles
+        Of a block: in how many its `tiled` modules run; 0: whole.
     """
 
     shape: Shape
@@ -54,6 +67,7 @@ class Setting:
     cuda: bool
     experts: str
     last: bool = False
+    tiles: int = 0
 
     def of(self, kind: Shape) -> Setting:
         """The same for a block of this kind."""
@@ -79,6 +93,26 @@ class Setting:
     def masked(self) -> bool:
         """Whether a fused attention gets a mask: causality alone needs none."""
         return self.padding_mask or 0 < self.shape.window <= self.sequence
+
+    @property
+    def tiled(self) -> tuple[str, ...]:
+        """Modules of a block that treat tokens alone, and save more inside than they are handed.
+
+        In the order in which they run, by their names in transformers; those of families that are
+        known. A norm in fp32 without a gradient for its weight saves nothing inside.
+        """
+        shape = self.shape
+        if self.autocast or shape.experts or shape.family not in _TILED:
+            return ()
+        norms = shape.norm != "layer" and (self.stream == 2 or self.trained)
+        names = [name for name in _TILED[shape.family] if norms or name == MLP]
+        dropped = shape.family == "gpt2" and shape.dropout
+        dropped = dropped or (self.lora is not None and self.lora.dropout and bool(self._in_mlp))
+        return tuple(name for name in names if name != MLP or not dropped)
+
+    @property
+    def _in_mlp(self) -> frozenset[str]:
+        return self.targets & {"gate", "up", "down", "gate_up"}
 
     @property
     def probabilities(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
 from scheduler.costs.options.pareto import SeenOption
+from scheduler.costs.options.tiles import with_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.memory.gpus import Gpu
@@ -18,9 +19,10 @@ from scheduler.memory.simulate.options import block_options
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.step import block, head, rehearse, run_once
 from scheduler.memory.simulate.t5 import t5_between, t5_embed
+from scheduler.memory.simulate.tiles import head_tiles
 
 
-def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
+def stacked(at: Setting, machine: Gpu, *, options: bool, least: int | None) -> CostGraph:
     """The chain: both stacks but for their first blocks, and what is around them."""
     shape = at.shape
     below = sum(not kind.causal for kind in shape.blocks)
@@ -44,21 +46,18 @@ def stacked(at: Setting, machine: Gpu, *, options: bool) -> CostGraph:
         for last in (False, True)
     }
     early = max(a.peaks.more_before(b.peaks) for a in kinds.values() for b in kinds.values())
-    early += end.output_bytes  # what the backward began with is there while it runs again
     # What the tables gave, which a stack's own code refers to, where that is dropped at once.
     local = at.tokens * shape.width * at.stream * bool(shape.dropout)
-    layers, above = [end.cost("head", recomputable=False)], end.gradient_bytes
+    last = end.cost("head", recomputable=False)
+    layers = [with_tiles(last, end, head_tiles(decoder, machine, least, end))]
     for i, kind in reversed(list(enumerate(shape.blocks))):
         if i in (0, below):
             name, peaks = ("before decoder.block.1", between) if i else ("embedding", start)
-            layers.append(peaks.cost(name, recomputable=False))
-            above += peaks.gradient_bytes
+            layers.append(peaks.cost(name, is_first=not i, recomputable=False))
             continue
         name = f"decoder.block.{i - below}" if kind.causal else f"encoder.block.{i}"
         one = kinds[kind, i in (below - 1, shape.layers - 1)]
-        spare = one.peaks.spare_bytes + above >= local + end.output_bytes
-        layers.append(one.cost(name, early + (0 if spare else local)))
-        above += one.peaks.gradient_bytes
+        layers.append(one.cost(name, local, early, end.output_bytes))
     # The last block of a stack is the first to make gradients of what all of them are handed: of
     # the bias, and in decoder blocks of what the encoder has made.
     waiting = [
@@ -93,7 +92,7 @@ class _Kind:
         seen = rehearse(block, at, machine)
         return cls(seen.peaks, block_options(at, machine, seen, seen) if options else [])
 
-    def cost(self, name: str, more: int) -> LayerCost:
-        """Its costs, with `more` bytes in every forward."""
-        one = self.peaks.with_more_in_forward(more).cost(name)
-        return replace(one, options=tuple(way.cost(self.peaks, more) for way in self.ways))
+    def cost(self, name: str, first: int, *again: int) -> LayerCost:
+        """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
+        one = self.peaks.cost(name, first, *again)
+        return replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))

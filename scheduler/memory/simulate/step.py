@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
@@ -179,11 +180,11 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
         return seen
     again = Selective(gpu, (), flops_share=share)
     run_again(again, forward, at)
-    given = seen.output_bytes
+    given = seen.output_bytes + ROOT_BYTES
     return replace(
         seen,
         again_peak=again.again_peak - given,
-        early_bytes=max(again.early_bytes - given - ROOT_BYTES, 0),
+        early_bytes=max(again.early_bytes - given, 0),
     )
 
 
@@ -264,9 +265,18 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     if loss == "chunked":
         return logits
     if at.shape.family == "gemma2":
-        logits = unary(paper, logits, "aten.div.Tensor")
-        logits = scale(paper, unary(paper, logits, "aten.tanh.default", saves="output"))
+        for step in capped(paper):
+            logits = step(logits)
     return _loss(paper, at, logits, size if loss == "bf16" else 4)
+
+
+def capped(paper: Paper) -> tuple[Callable[[Value], Value], ...]:
+    """What Gemma 2 does to logits, one after another."""
+    return (
+        lambda x: unary(paper, x, "aten.div.Tensor"),
+        lambda x: unary(paper, x, "aten.tanh.default", saves="output"),
+        partial(scale, paper),
+    )
 
 
 _HEADS = {"masked": masked, "classes": classes, "seq2seq": t5_head}

@@ -63,12 +63,15 @@ def t5_between(paper: Paper, at: Setting, x: Value) -> Value:
 
 def t5_head(paper: Paper, at: Setting, x: Value, _loss: str) -> Value:
     """Run the decoder's last norm, the head and the loss."""
-    shape = at.shape
-    normed = dropout(paper, at, _norm(paper, at, x), shape.dropout)
-    # The decoder's output refers to it as it was.
-    made = scale(paper, normed) if shape.scaled else normed
-    logits = linear(paper, made, shape.width, shape.vocabulary, trained=at.trained)
+    made, _normed = t5_states(paper, at, x)
+    logits = linear(paper, made, at.shape.width, at.shape.vocabulary, trained=at.trained)
     return cross_entropy(paper, logits)
+
+
+def t5_states(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value]:
+    """Run the decoder's last norm; what the head gets, and what the decoder's output refers to."""
+    normed = dropout(paper, at, _norm(paper, at, x), at.shape.dropout)
+    return scale(paper, normed) if at.shape.scaled else normed, normed
 
 
 def _block(

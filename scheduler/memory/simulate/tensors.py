@@ -9,7 +9,8 @@ not a formula of its own: it follows from the operations.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +59,8 @@ class Node:
     """An operation of the graph: what it saved, and how gradients pass through it.
 
     ``backward(grads, saved)`` takes the gradient of each output and gives that of each parent.
-    A node without `backward` is a parameter, or the input of the graph: it collects.
+    A node without `backward` is a parameter, or the input of the graph: it collects, or hands what
+    comes to its `hook`.
     """
 
     order: int
@@ -66,6 +68,7 @@ class Node:
     saved: tuple[Saved, ...] = ()
     backward: Callable[[list[Any], list[Value]], Gradients] | None = None
     collected: list[Value] = field(default_factory=list)
+    hook: Callable[[Value], None] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -126,6 +129,7 @@ class Paper:
         self._keep = keep
         self._made = 0
         self._handed: list[Value] = []
+        self._noted: list[tuple[int, int]] | None = None
         self.seconds = self.saved_at = 0.0
         self.leaves: list[Node] = []
 
@@ -142,7 +146,9 @@ class Paper:
 
         Of a `shared` one a later layer has made a gradient, which is counted there.
         """
-        if not trained:
+        if trained and self._noted is not None:
+            self._noted.append((elements, size))
+        if not trained or self._noted is not None:
             return Value(elements, size)
         self.leaves.append(Node(_SHARED if shared else 0))
         return Value(elements, size, None, self.leaves[-1])
@@ -200,8 +206,19 @@ class Paper:
         """Take the time of a kernel that makes nothing new."""
         self.seconds += max(flops / self._flops, moved / self._bandwidth)
 
+    @contextmanager
+    def without_graph(self) -> Iterator[list[tuple[int, int]]]:
+        """Run forwards that no gradient will pass; elements and bytes of trained leaves in them."""
+        self._noted = []
+        try:
+            yield self._noted
+        finally:
+            self._noted = None
+
     def save(self, *values: Value) -> Saved:
         """Save tensors for the backward, from now on."""
+        if self._noted is not None:
+            return Saved(())
         self.saved_at = self.seconds
         return Saved(tuple(v.view() for v in values) if self._keep else ())
 
@@ -278,6 +295,9 @@ class Paper:
         return parent
 
     def _collect(self, node: Node, value: Value) -> None:
+        if node.hook is not None:
+            node.hook(value)
+            return
         if node.order == _SHARED:
             # The engine adds up what the two uses give before the parameter gets it.
             self.compute((value, value), value.elements, value.size)

@@ -1,68 +1,111 @@
-"""A head that runs with its loss in tiles, on paper: `scheduler.pytorch.tiles` does it so.
+"""What runs in tiles, on paper: `scheduler.pytorch.tiles` does it so.
 
-The gradients are made in the forward, tile by tile; the backward multiplies them by the gradient of
+Of a block the modules that treat tokens alone (`tokenwise`). A head runs with its loss: the
+gradients are made in the forward, tile by tile, and the backward multiplies them by the gradient of
 the loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import ceil
 
+from scheduler.costs.options.tiles import Tile, find_tiles
+from scheduler.costs.peaks import Peaks
+from scheduler.memory.gpus import Gpu
+from scheduler.memory.simulate.ends import transformed
 from scheduler.memory.simulate.modules import norm
-from scheduler.memory.simulate.setting import Setting
-from scheduler.memory.simulate.tensors import Paper, Value
+from scheduler.memory.simulate.setting import HEAD, Setting
+from scheduler.memory.simulate.step import block, capped, rehearse, run_once
+from scheduler.memory.simulate.t5 import t5_states
+from scheduler.memory.simulate.tensors import Node, Paper, Value
 
 _A_TOKEN = 64
 """Bytes, at most, of all that there is of a token beside its logits: labels, maxima, sums."""
-_PASSES = 9
-"""How often a tile's logits are read or written to make the loss and their gradient."""
+_PIECES = 8
+"""Of a tile, in which its logits become their gradient."""
+
+_STATES: dict[str, Callable[[Paper, Setting, Value], tuple[Value, ...]]] = {
+    "causal": lambda paper, at, x: (norm(paper, at, x),),
+    "masked": lambda paper, at, x: (transformed(paper, at, x),),
+    "seq2seq": t5_states,
+}
+"""What makes of the last block's output that of which the head makes logits.
+
+That comes first, beside what the model refers to until the loss is made.
+"""
 
 
-def can_tile(at: Setting) -> bool:
-    """Whether the head is one that is known in tiles."""
-    shape = at.shape
-    plain = shape.head == "causal" and shape.family != "gemma2" and not shape.head_bias
-    return plain and not at.autocast and at.lora is None and at.stream == at.compute
+def head_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple[Tile, ...]:
+    """The head, `whole` on paper, in 2, 4, … tiles of at least so many tokens."""
+    # An adapter's head is no plain layer; a class's has a row for each sequence; when autocast lets
+    # go of what it casts is not followed.
+    if at.shape.head not in _STATES or HEAD in at.targets or at.autocast:
+        return ()
+
+    def seen(count: int) -> Peaks:
+        return run_once(partial(tiled_head, tiles=count), at, gpu, scalar=True)
+
+    return find_tiles(at.tokens, least, whole, seen)
+
+
+def block_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple[Tile, ...]:
+    """A block, `whole` on paper, in 2, 4, … tiles of at least so many tokens."""
+    if not at.tiled:
+        return ()
+
+    def seen(count: int) -> Peaks:
+        peaks = rehearse(block, replace(at, tiles=count), gpu).peaks
+        return replace(peaks, forward_peak=max(peaks.forward_peak, peaks.again_peak))
+
+    return find_tiles(at.tokens, least, whole, seen)
 
 
 def tiled_head(paper: Paper, at: Setting, x: Value, tiles: int) -> Value:
-    """Run the last norm, and head and loss in `tiles`."""
-    d, many, size = at.shape.width, at.shape.vocabulary, at.compute
-    normed = norm(paper, at, x)
+    """Run what is before the head, and head and loss in `tiles`."""
+    d, many = at.shape.width, at.shape.vocabulary
+    states, *_referred = _STATES[at.shape.head](paper, at, x)
     del x
-    w = paper.leaf(d * many, size, trained=at.trained)
-    _rows, _labels = paper.compute((), at.tokens, 8), paper.compute((), at.tokens + at.batch, 8)
-    _shifted = paper.compute((_labels,), at.tokens, 8) if at.batch > 1 else None
+    sizes = [d * many, *([many] if at.shape.head_bias else [])]
+    parameters = [paper.leaf(n, at.stream, trained=at.trained) for n in sizes]
+    _rows = paper.compute((), at.tokens, 8)
+    _labels = _shifted(paper, at) if at.shape.head == "causal" else ()
     _ones = paper.compute((), at.tokens, 4)
-    of_x = paper.compute((), normed.elements, size)
-    sums = [of_x, *([paper.compute((), d * many, 4)] if at.trained else [])]
+    sums = [paper.compute((), states.elements, states.size)]
+    if at.trained:
+        sums += [paper.compute((), n, 4) for n in sizes]
     # Of each token its loss, and its weight in their mean: as parts, then put together.
     _losses = paper.compute((), 4 * at.tokens, 4)
     done = 0
     while done < at.tokens:
         tile = min(ceil(at.tokens / tiles), at.tokens - done)
         done += tile
-        _run_tile(paper, at, normed, w, sums, tile)
-    made, divisor = paper.compute((), 1, 4), paper.compute((), 1, 4)
-    n = normed.elements
+        _run_tile(paper, at, states, parameters[0], sums, tile)
+    size = 4 if at.upcast else at.compute
+    made, divisor = paper.compute((), 1, size), paper.compute((), 1, 4)
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value | None]:
-        for each in saved[:-1]:
-            # In fp32, piece by piece: a cast where it is in less, and the product.
-            piece = ceil(each.elements / tiles)
-            _cast = paper.compute((), piece, 4) if each.size < 4 else None
-            _product = paper.compute((), piece, 4)
+        to_x, *to_own = saved[:-1]
+        for each in (to_x, *to_own):
             paper.spend(2 * each.bytes)
-            del _cast, _product
-        to_x = saved[0]
         if not at.trained:
-            return [to_x, None]
-        to_w = saved[1] if size == 4 else paper.compute((saved[1],), d * many, size)
-        assert to_x.elements == n
-        return [to_x, to_w]
+            return [to_x, *(None for _ in sizes)]
+        return [to_x, *(v if at.stream == 4 else _cast(paper, v, at.stream) for v in to_own)]
 
-    paper.record(made, (normed, w), back, paper.save(*sums, divisor))
+    paper.record(made, (states, *parameters), back, paper.save(*sums, divisor))
     return made
+
+
+def _cast(paper: Paper, x: Value, size: int) -> Value:
+    return paper.compute((x,), x.elements, size)
+
+
+def _shifted(paper: Paper, at: Setting) -> tuple[Value, ...]:
+    """Labels shifted by one: padded, and of several sequences a copy without the first ones."""
+    padded = paper.compute((), at.tokens + at.batch, 8)
+    return (padded, paper.compute((padded,), at.tokens, 8)) if at.batch > 1 else (padded,)
 
 
 def _run_tile(
@@ -74,21 +117,46 @@ def _run_tile(
     _beside = paper.compute((), _A_TOKEN * tokens + 4 * many, 1)
     chunk = paper.compute((x.view(tokens * d),), tokens * d, size)
     logits = paper.compute((chunk, w), tokens * many, size, flops)
-    values = logits if size == 4 else paper.compute((logits,), tokens * many, 4)
-    paper.spend(_PASSES * values.bytes)
-    grad = values if size == 4 else paper.compute((values,), tokens * many, size)
-    del logits, values
-    piece = paper.compute((grad, w), tokens * d, size, flops)
-    paper.spend(3 * piece.bytes)
-    del piece
+    done = 0
+    while done < tokens:
+        piece = min(ceil(tokens / _PIECES), tokens - done)
+        done += piece
+        _run_piece(paper, at, logits.view(piece * many))
+    states = paper.compute((logits, w), tokens * d, size, flops)
+    paper.spend(3 * states.bytes)
+    del states
     if not at.trained:
         return
     if size == 4:
-        paper.spend(2 * sums[1].bytes + grad.bytes + chunk.bytes, flops)
+        paper.spend(2 * sums[1].bytes + logits.bytes + chunk.bytes, flops)
         return
-    slices = ceil(d / tokens)
+    slices = ceil(_PIECES * d / tokens)
     for _ in range(slices):
         rows = ceil(many / slices)
-        part = paper.compute((grad.view(tokens * rows), chunk), rows * d, size, flops / slices)
+        part = paper.compute((logits.view(tokens * rows), chunk), rows * d, size, flops / slices)
         paper.spend(2 * 4 * part.elements + part.bytes)
         del part
+
+
+def _run_piece(paper: Paper, at: Setting, logits: Value) -> None:
+    """Put the gradient of the losses in the place of some tokens' logits."""
+    n, size = logits.elements, logits.size
+    start = Node(0)
+    read = Value(n, size, logits.storage, start)
+    has_steps = at.shape.family == "gemma2"
+    if has_steps:
+        for step in capped(paper):
+            read = step(read)
+    paper.spend(read.bytes)  # the largest of each token
+    in_place = not has_steps and size == 4
+    values = read if in_place else paper.compute((read,), n, 4)
+    # Less the largest; their powers, and the sums of those; times a factor of each token.
+    paper.spend(2 * values.bytes * in_place + 3 * values.bytes + values.bytes + read.bytes)
+    if not has_steps:
+        return
+    assert read.node is not None
+    grad = values if size == 4 else _cast(paper, values, size)
+    del values
+    paper.backward(read.node, grad)
+    del grad
+    paper.spend(2 * start.collected.pop().bytes)

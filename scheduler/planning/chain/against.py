@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import did_you_mean, shown
+from scheduler.costs.costgraph import CostGraph
 from scheduler.plans.settings import (
     TRACED_SELECTIVE,
     Cut,
@@ -46,8 +47,8 @@ FORMS = {
 _Reader = Callable[[str, Chain], Setting]
 
 _TRACED_ATTENTION = "save-attention"  # of blocks that were looked into
-_OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*")
-"""Options that come from a block's Pareto set, not from people."""
+_OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*|tiles-\d+")
+"""Options that come from a block's Pareto set or its tiles, not from people."""
 
 
 def read_settings(given: object, chain: Chain) -> list[Setting]:
@@ -82,6 +83,22 @@ def hand_made(chain: Chain) -> list[Setting]:
         for setting in option_settings("option:", chain)
         if not _OF_A_CURVE.fullmatch(setting.option or "")
     ]
+
+
+def tiled_by_hand(costs: CostGraph, chain: Chain) -> list[Setting]:
+    """ALST's recipe, where the costs have tiles: each block a checkpoint, all in finest tiles."""
+    finest = {
+        i: max((option for option in layer.options if option.tiles), key=lambda each: each.tiles)
+        for i, layer in enumerate(costs.layers)
+        if any(option.tiles for option in layer.options)
+    }
+    if not finest:
+        return []
+    inside = any(costs.layers[i].recomputable for i in finest)
+    what = "MLP and loss" if inside else "loss"
+    text = f"ALST: checkpoints, {what} tiled"
+    kept = tuple((i, option.name) for i, option in finest.items())
+    return [Setting(text, singles(blocks_of(chain)), kept=kept)]
 
 
 def describe(setting: Setting, chain: Chain) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from scheduler.common.text import format_exact, format_time, more_than_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.planning.certify import certified
-from scheduler.planning.chain.against import describe, hand_made, read_settings
+from scheduler.planning.chain.against import describe, hand_made, read_settings, tiled_by_hand
 from scheduler.planning.comparison import COLUMNS, Comparison, MethodRow, View, row_of
 from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
@@ -41,13 +41,14 @@ def compare_chain(
 ) -> Comparison:
     """All methods for chains but "brute", which finds what "optimal" finds.
 
-    And the policies that people choose by hand where the costs have them as options, and the
-    settings of `against`, as `read_settings` reads them. `optima` stands in for solving, and what
-    it leaves out is not known.
+    And the policies that people choose by hand where the costs have them as options, ALST's recipe
+    where they have tiles, and the settings of `against`, as `read_settings` reads them. `optima`
+    stands in for solving, and what it leaves out is not known.
     """
     limits = limits or Limits()
     asked = read_settings(against, chain)
-    settings = list({setting.text: setting for setting in (*hand_made(chain), *asked)}.values())
+    by_hand = (*hand_made(chain), *tiled_by_hand(costs, chain), *asked)
+    settings = list({setting.text: setting for setting in by_hand}.values())
     plans: dict[str, Plan] = {}
     notes: dict[str, str] = {}
     names = [name for name in METHODS if name not in ("brute", "optimal")]

@@ -9,10 +9,11 @@ from scheduler.common.errors import (
     BUG,
     InfeasibleBudget,
     NoPlanFound,
+    SchedulerError,
     UnknownMethod,
     UnsuitableMethod,
 )
-from scheduler.common.text import did_you_mean, shown
+from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.planning.certify import replayed
 from scheduler.planning.chain.compare import compare_chain
@@ -30,6 +31,11 @@ from solvers.solution import Infeasible
 
 _EXACT_LAYERS = 120
 """A report has the whole exact frontier of chains up to this long, and some budgets of longer."""
+
+_OF_SOLVE = (
+    "{} of a chain is for solve alone; leave it out (max_points and memory_limit make the frontier "
+    "of a chain faster)"
+)
 
 _SECONDS = 10.0
 """For those budgets together, where nothing else is said."""
@@ -56,8 +62,10 @@ class _ChainEngine:
 
     def refusal(
         self, problem: Chain, error: Infeasible, size: Budget, request: Request
-    ) -> InfeasibleBudget:
+    ) -> SchedulerError:
         method = request.method.name
+        if error.schedule is None:
+            return _not_found(error, size, request)
         done = replayed(problem, error.schedule, method)
         if done.peak_bytes != error.needs_bytes:
             raise RuntimeError(
@@ -75,6 +83,8 @@ class _ChainEngine:
             raise UnsuitableMethod(self.foreign.format("points"))
         if request.method.name != "optimal":
             raise UnsuitableMethod("the frontier of a chain is that of method 'optimal'")
+        if request.limits.time_limit is not None:
+            raise UnsuitableMethod(_OF_SOLVE.format("time_limit"))
         with suited():
             trades = WholeFrontier(
                 problem,
@@ -91,6 +101,8 @@ class _ChainEngine:
         request: Request,
         against: str | Iterable[str],
     ) -> Comparison:
+        if request.limits.time_limit is not None:
+            raise UnsuitableMethod(_OF_SOLVE.format("time_limit"))
         with suited():
             return compare_chain(costs, problem, size, request.limits, against)
 
@@ -139,6 +151,23 @@ class _ChainEngine:
                 out_of_time=True,
             ) from None
         return Frontier(costs, problem, sweep.trades()), compared
+
+
+def _not_found(error: Infeasible, size: Budget, request: Request) -> NoPlanFound:
+    """The error for a search that ended with neither a plan nor a proof that there is none."""
+    budget = f"a budget of {format_both(size.asked)}"
+    if request.is_interrupted:
+        return NoPlanFound(f"interrupted before a plan was found within {budget}")
+    if error.out_of_time:
+        seconds = f"{request.limits.time_limit:g} s" if request.limits.time_limit else "time"
+        return NoPlanFound(
+            f"no plan was found within {budget} in {seconds}; give more time or a larger budget",
+            out_of_time=True,
+        )
+    return NoPlanFound(
+        f"no plan was found within {budget} and the memory for tables; give a larger memory_limit "
+        "or a larger budget"
+    )
 
 
 CHAIN = _ChainEngine()

@@ -23,6 +23,8 @@ KIND = FileKind(
         "read it with CostGraph.load",
         "graph": "this is a compute graph, not a plan; solve it with 'checkpoint-scheduler solve', "
         "or read it with ComputeCosts.load",
+        "plans-by-length": "this file holds plans by length; read it with PlansByLength.load, or "
+        "take one plan out: checkpoint-scheduler export FILE --to json --length N",
     },
 )
 
@@ -238,6 +240,7 @@ _NAMES = Value(_layers, _list_of({**_STRING, "minLength": 1}, uniqueItems=True))
 _HEX = Value(_digest, {**_STRING, "pattern": "^[0-9a-fA-F]{64}$"})
 _CALLS = _list_of({"$ref": "#/$defs/call"}, uniqueItems=True)
 _TILES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
+_TILED = {"type": "object", "additionalProperties": _list_of({**_STRING, "minLength": 1})}
 _POLICIES = {"type": "object", "additionalProperties": _CALLS, "minProperties": 1}
 
 _STEPS = ("items", "schedule", "actions")
@@ -292,6 +295,13 @@ FIELDS = (
         "tiles",
         _unchecked(_TILES),
         "In how many tiles layers run that are kept under an option, by their names; of a chain.",
+        _CHAIN,
+        needed=False,
+    ),
+    PlanField(
+        "tiled",
+        _unchecked(_TILED),
+        "Which modules inside these layers, where they are blocks, by their names in them.",
         _CHAIN,
         needed=False,
     ),

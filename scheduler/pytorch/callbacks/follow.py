@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.costs.bylength import check_lengths, next_length
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint
 from scheduler.pytorch.fitting.choice import Choice
-from scheduler.pytorch.model.replace import put_back
-from scheduler.pytorch.model.wrappers import bare
+from scheduler.pytorch.model.lengths import of_length, step_size
 
 logger = logging.getLogger("scheduler.pytorch")
 
@@ -31,14 +30,15 @@ def sizes_of(inputs: Any) -> tuple[Any, Sizes]:
 
 
 class Planner:
-    """Plans for the largest batches so far; one that is no larger runs under such a plan.
+    """Plans for the batches so far; one that is no larger runs under the smallest such plan.
 
     Parameters
     ----------
     model
         What is planned for.
     settings
-        What `auto_checkpoint` is to be given beside the model and its inputs.
+        What `auto_checkpoint` is to be given beside the model and its inputs; and `lengths`, in
+        tokens: a batch of token ids is planned for as if it were as long as the next of them.
     context
         Makes the context that a step's forward runs in: its autocast.
     """
@@ -52,11 +52,18 @@ class Planner:
         self.model = model
         self.handle: AutoHandle | None = None
         self._settings = {"quiet": True, **settings}
+        lengths = self._settings.pop("lengths", None)
+        self._lengths = () if lengths is None else check_lengths(lengths)
         self._context = context
         self._planned: list[tuple[Any, Sizes, Choice]] = []
 
     def follow(self, inputs: Any) -> None:
         """See that the plan is one for a batch of this size."""
+        if not self.model.training:
+            return
+        if self._lengths:
+            sequences, length = step_size(inputs)
+            inputs = of_length(inputs, next_length(self._lengths, sequences, length, sequences))
         form, sizes = sizes_of(inputs)
         for its_form, largest, choice in self._planned:
             if form == its_form and all(map(_within, sizes, largest)):
@@ -69,7 +76,8 @@ class Planner:
         with self._context():
             self.handle = auto_checkpoint(self.model, inputs, **self._settings)
         choice = self.handle.choice
-        self._planned.insert(0, (form, sizes, choice))
+        self._planned.append((form, sizes, choice))
+        self._planned.sort(key=lambda planned: sum(map(prod, planned[1])))
         logger.info("%s", choice.line())
         for note in choice.notes:
             logger.warning("%s", note)
@@ -85,91 +93,14 @@ class Planner:
         self.handle = None
 
 
-def report(handle: AutoHandle | None) -> Coverage:
-    """The report of what is applied, if a step was made."""
-    if handle is None:
-        raise UnsupportedModel("no step was made yet, so there is no plan to report on")
-    return handle.report()
-
-
 def _within(size: tuple[int, ...], largest: tuple[int, ...]) -> bool:
     return len(size) == len(largest) and all(a <= b for a, b in zip(size, largest, strict=True))
 
 
-def _by_name(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by their names alone."""
-    names = list(inspect.signature(type(model).forward).parameters)[1:]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-class FollowedModel:
-    """A model whose training calls are planned for as they come, until `remove`.
-
-    Its forward is replaced by one that has the plan made at the first call with gradients, and
-    again at one with a larger batch; parameters are those of `Planner`.
-
-    Attributes
-    ----------
-    handle
-        What is applied now; None before the first step.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        settings: dict[str, Any],
-        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
-        self.model = bare(model)
-        self._planner = Planner(model, settings, context)
-        self._own: Any = None
-        self._put()
-
-    @property
-    def handle(self) -> AutoHandle | None:
-        """What is applied."""
-        return self._planner.handle
-
-    def _put(self) -> None:
-        # A graph's plan replaces the forward, too: this one stays above it.
-        self._own = self.model.__dict__.get("forward")
-        self._inner = self.model.forward
-        self.model.forward = self._forward
-
-    def _take_away(self) -> None:
-        if self.model.__dict__.get("forward") != self._forward:
-            raise UnsupportedModel(
-                f"the forward of {type(self.model).__name__} was replaced while a plan followed "
-                "it; undo that before the plan is removed or made again"
-            )
-        put_back(self.model, self._own)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.model.training and torch.is_grad_enabled():
-            inputs = _by_name(self.model, args, kwargs) if args and kwargs else args or kwargs
-            self._take_away()
-            try:
-                self._planner.follow(inputs)
-            finally:
-                self._put()
-        return self._inner(*args, **kwargs)
-
-    def report(self) -> Coverage:
-        """As of `AutoHandle`."""
-        self._take_away()
-        try:
-            return report(self.handle)
-        finally:
-            self._put()
-
-    def remove(self) -> None:
-        """Put everything back; harmless when done twice."""
-        if self.model.__dict__.get("forward") == self._forward:
-            self._take_away()
-        self._planner.remove()
-
-    def __enter__(self) -> FollowedModel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.remove()
+def followed(
+    model: nn.Module,
+    settings: dict[str, Any],
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> FollowedModel[AutoHandle]:
+    """A model whose training calls are planned for as they come; parameters as of `Planner`."""
+    return FollowedModel(model, Planner(model, settings, context))

@@ -10,8 +10,9 @@ from typing import Any
 import lightning
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import Planner, report
+from scheduler.pytorch.callbacks.follow import Planner
 from scheduler.pytorch.checkpointing.coverage import Coverage
+from scheduler.pytorch.checkpointing.followed import report
 from scheduler.pytorch.fitting.auto import AutoHandle
 from scheduler.pytorch.model.replace import replaced
 
@@ -32,7 +33,8 @@ class LightningCheckpointCallback(lightning.Callback):  # type: ignore[misc]
         A number of GB. Default: the CUDA device's memory.
     settings
         Whatever else `auto_checkpoint` takes but `loss_fn`: the loss is what ``training_step``
-        returns. The step is profiled on real tensors unless ``fake=True`` is given.
+        returns. The step is profiled on real tensors unless ``fake=True`` is given. And
+        ``lengths``, as for `CheckpointCallback`.
 
     Attributes
     ----------

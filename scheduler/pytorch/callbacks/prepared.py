@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import FollowedModel
+from scheduler.pytorch.callbacks.follow import followed
+from scheduler.pytorch.checkpointing.followed import FollowedModel
+from scheduler.pytorch.fitting.auto import AutoHandle
 
 
 def checkpoint_prepared(
@@ -18,7 +20,7 @@ def checkpoint_prepared(
     *,
     accelerator: Any = None,
     **settings: Any,
-) -> FollowedModel:
+) -> FollowedModel[AutoHandle]:
     """Train a model that `accelerate` has prepared within a memory budget.
 
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -36,7 +38,8 @@ def checkpoint_prepared(
     accelerator
         Says which precision, and whether gradients are accumulated; needed with mixed precision.
     settings
-        Whatever else `auto_checkpoint` takes: ``budget_gb``, ``loss_fn``, ``margin``, …
+        Whatever else `auto_checkpoint` takes: ``budget_gb``, ``loss_fn``, ``margin``, …; and
+        ``lengths``, as for `CheckpointCallback`.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def checkpoint_prepared(
                 "the model was prepared for mixed precision; pass accelerator=accelerator, which "
                 "says which"
             )
-        return FollowedModel(model, {"optimizer": optimizer, **settings}, nullcontext)
+        return followed(model, {"optimizer": optimizer, **settings}, nullcontext)
     sums = accelerator.gradient_accumulation_steps > 1
     found = {"optimizer": optimizer, "gradient_accumulation": sums}
-    return FollowedModel(model, {**found, **settings}, accelerator.autocast)
+    return followed(model, {**found, **settings}, accelerator.autocast)

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from scheduler.pytorch.callbacks.follow import FollowedModel
+from scheduler.pytorch.callbacks.follow import followed
+from scheduler.pytorch.checkpointing.followed import FollowedModel
+from scheduler.pytorch.fitting.auto import AutoHandle
 
 
 class CheckpointCallback(TrainerCallback):
@@ -27,7 +29,8 @@ class CheckpointCallback(TrainerCallback):
         A number of GB. Default: the CUDA device's memory.
     settings
         Whatever else `auto_checkpoint` takes, such as ``budget="80GiB"``, ``margin``, ``loss_fn``
-        where the model is called without labels, or ``verify=False``.
+        where the model is called without labels, or ``verify=False``; and ``lengths=[1024, 2048]``,
+        in tokens: a batch of token ids is planned for as if it were as long as the next of them.
 
     Attributes
     ----------
@@ -38,7 +41,7 @@ class CheckpointCallback(TrainerCallback):
 
     def __init__(self, budget_gb: object = None, **settings: Any) -> None:
         self.settings = {"budget_gb": budget_gb, **settings}
-        self.followed: FollowedModel | None = None
+        self.followed: FollowedModel[AutoHandle] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the first step."""
@@ -47,7 +50,7 @@ class CheckpointCallback(TrainerCallback):
         if kwargs.get("optimizer") is not None:
             found["optimizer"] = kwargs["optimizer"]
         context = partial(_autocast, args)
-        self.followed = FollowedModel(kwargs["model"], {**found, **self.settings}, context)
+        self.followed = followed(kwargs["model"], {**found, **self.settings}, context)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove the plan."""

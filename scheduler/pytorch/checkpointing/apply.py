@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -22,11 +22,12 @@ from scheduler.pytorch.checkpointing.selective import check_torch
 from scheduler.pytorch.model.call import before, check_unwrapped
 from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.fsdp import check_units
-from scheduler.pytorch.model.replace import RemovableHandle
+from scheduler.pytorch.model.replace import RemovableHandle, check_unplanned
 from scheduler.pytorch.model.settings import skips_blocks
 from scheduler.pytorch.model.wrappers import check_compiled, check_opened
 from scheduler.pytorch.tiles.head import chunked_head
-from solvers.schedule import Item, Keep, first_of, last_of
+from scheduler.pytorch.tiles.modules import TiledModule
+from solvers.schedule import Checkpoint, Item, Keep, first_of, last_of
 
 _FRAMES_A_LEVEL = 6
 """Python frames that each level of nested checkpoints takes, in torch and here."""
@@ -46,13 +47,10 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
     _check_runnable(plan)
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
-    placed: list[PlannedBlock] = []
-    tiled = {i for i, name in enumerate(plan.layers) if name in plan.tiles}
-    segments = [
-        item
-        for item in plan.items
-        if item != Keep(first_of(item)) and not tiled.intersection(_members(item))
-    ]
+    placed: list[Any] = []
+    whole = {i for i, name in enumerate(plan.layers) if name in plan.tiles}
+    items = [_without(whole, item) for item in plan.items]
+    segments = [item for item in items if item != Keep(first_of(item))]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]
     for run in runs:
         inside = [name for name, _ in run]
@@ -61,7 +59,11 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
         if opened := [name for name in inside if name in plan.policies]:
             check_torch()
             check_opened(model, opened)
-    heads: list[Any] = [chunked_head(model, count) for count in plan.tiles.values()]
+    tiled = list(_tiled(plan, model))
+    counts = [count for name, count in plan.tiles.items() if name not in plan.tiled]
+    heads: list[Any] = [chunked_head(model, count) for count in counts]
+    for module in tiled:
+        module.put()
     may_skip = skips_blocks(model)
     for item, run in zip(segments, runs, strict=True):
         members = [PlannedBlock(module, name) for name, module in run]
@@ -72,7 +74,8 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
         placed.extend(members)
     planned = {block.name for block in placed}  # which see to it themselves
     kept = {name: model.get_submodule(name) for name in names if name and name not in planned}
-    return Handle(placed, [*heads, *hand_no_caches(model, kept, UnsupportedModel)], plan, model)
+    caches = hand_no_caches(model, kept, UnsupportedModel)
+    return Handle([*placed, *tiled], [*heads, *caches], plan, model)
 
 
 @dataclass
@@ -110,6 +113,38 @@ def _check_runnable(plan: Plan) -> None:
         )
 
 
+def _without(whole: set[int], item: Item) -> Item:
+    """An item that keeps some layers without an option."""
+    if isinstance(item, Keep):
+        return Keep(item.layer) if item.layer in whole else item
+    return Checkpoint(item.first, item.last, tuple(_without(whole, each) for each in item.body))
+
+
+def _tiled(plan: Plan, model: nn.Module) -> Iterator[TiledModule]:
+    """The modules inside blocks that are to run in tiles."""
+    of_model = dict(model.named_modules())
+    for layer in plan.tiles:
+        parts = plan.tiled.get(layer, ())
+        if layer not in of_model:  # the head, which is no module
+            continue
+        if not parts:
+            raise InvalidPlan(
+                f"the plan runs {layer!r} in tiles and does not say which modules inside it; solve "
+                "costs from profile(..., tiles=True), or without tiles"
+            )
+        modules = dict(of_model[layer].named_modules())
+        check_opened(model, [layer])
+        for part in parts:
+            name = f"{layer}.{part}"
+            if part not in modules:
+                raise InvalidPlan(
+                    f"the plan runs {name!r} in tiles, which is not a module of this "
+                    f"{type(model).__name__}; the plan was made for another model"
+                )
+            check_unplanned(modules[part], repr(name))
+            yield TiledModule(modules[part], name, plan.tiles[layer])
+
+
 def _members(item: Item) -> range:
     return range(first_of(item), last_of(item) + 1)
 
@@ -136,7 +171,8 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
             f"none of the plan's layers ({plan.layers[0]!r}, ...) is a module of this {kind}"
         )
     if isinstance(given, str):
-        given = _stacks_of(blocks, modules) if given == "auto" else find_blocks(model, given)
+        auto = given == "auto"
+        given = _stacks_of(plan.layers, blocks, modules) if auto else find_blocks(model, given)
     for mine, theirs in zip_longest(given, blocks):
         if mine != theirs:
             if mine is None:
@@ -149,11 +185,21 @@ def _block_names(plan: Plan, model: nn.Module, given: str | list[str]) -> list[s
     return names
 
 
-def _stacks_of(blocks: list[str], modules: dict[str, nn.Module]) -> list[str]:
-    """The blocks, and what their stacks have after the last of them of the same class."""
+def _stacks_of(
+    layers: Sequence[str], blocks: list[str], modules: dict[str, nn.Module]
+) -> list[str]:
+    """The blocks, and what their stacks have after the last of them of the same class.
+
+    But where the plan has a layer between that block and the next: it may run the others, as it
+    does where no gradient comes to them.
+    """
     found = []
+    between = {layers[i] for i, after in enumerate(layers[1:]) if after not in modules}
+    between.discard(blocks[-1])
     for i, name in enumerate(blocks):
         found.append(name)
+        if name in between:
+            continue
         parent = name.rpartition(".")[0]
         stack = modules[parent]
         if parent in [other.rpartition(".")[0] for other in blocks[i + 1 :]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -38,19 +39,24 @@ class Coverage(Mapping[str, str]):
     heading: str = ""
 
     @classmethod
-    def of(cls, plan: Plan, model: nn.Module, blocks: Sequence[PlannedBlock]) -> Coverage:
-        """Look at a model."""
+    def of(cls, plan: Plan, model: nn.Module, placed: Sequence[Any]) -> Coverage:
+        """Look at a model, in which blocks were placed, and modules in tiles inside them."""
         planned = {
             plan.layers[i]: _describe(item, plan.layers)
             for item in plan.items
             for i in range(first_of(item), last_of(item) + 1)
         }
-        modules, placed = dict(model.named_modules()), {block.name: block for block in blocks}
+        modules = dict(model.named_modules())
+        of_layer = {
+            name: [each for each in placed if f"{each.name}.".startswith(f"{name}.")]
+            for name in planned
+        }
         found = {
-            name: _obstacle(what, modules.get(name), placed.get(name)) or what
+            name: _obstacle(what, name, modules, of_layer[name]) or what
             for name, what in planned.items()
         }
-        return cls(planned, found, {block.name: block.calls for block in blocks})
+        calls = {each.name: each.calls for each in placed if isinstance(each, PlannedBlock)}
+        return cls(planned, found, calls)
 
     @property
     def ok(self) -> bool:
@@ -84,19 +90,22 @@ def _describe(item: Item, layers: Sequence[str]) -> str:
     return f"checkpoint {layers[item.first]} to {layers[item.last]}"
 
 
-def _obstacle(planned: str, module: nn.Module | None, block: PlannedBlock | None) -> str | None:
+def _obstacle(
+    planned: str, name: str, modules: Mapping[str, nn.Module], placed: Sequence[Any]
+) -> str | None:
     """What keeps a layer from doing what is planned."""
+    module = modules.get(name)
     if module is None:  # an end of the chain, which no module stands for
         return None
     if checkpoints_itself(module):
         return "its own gradient checkpointing is on"
     if planned == "keep":
         return None
-    if block is None:
+    if not placed:
         return "the plan was removed"
-    if block.module is not module:
+    if any(each.module is not modules.get(each.name) for each in placed):
         return "another module has taken its place"
-    if not block.is_put:
+    if not all(each.is_put for each in placed):
         return "its forward was replaced since"
     if getattr(module, "_compiled_call_impl", None) is not None:
         return "compiled from outside since: it runs uncompiled"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from scheduler.common.errors import InvalidPlan
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
 
 _OF_A_GRAPH = (
@@ -17,7 +18,7 @@ _OF_A_GRAPH = (
 
 def check_plan(plan: object, call: str) -> None:
     """Raise `InvalidPlan` where something else is in a plan's place; `call`: what to write."""
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Plan | PlansByLength):
         raise InvalidPlan(
             f"got {type(plan).__name__} in the place of the plan, which solve or Plan.load gives; "
             f"write {call}"
@@ -46,5 +47,7 @@ def within(plan: Plan, model: nn.Module) -> Plan:
         plan,
         layers=tuple(called.get(name, name) for name in plan.layers),
         policies={called.get(name, name): keeps for name, keeps in plan.policies.items()},
+        tiles={called.get(name, name): count for name, count in plan.tiles.items()},
+        tiled={called.get(name, name): parts for name, parts in plan.tiled.items()},
         _costs=None,
     )

@@ -25,7 +25,7 @@ _PROFILE = (
     "the plan's costs are of another model, mode or device, or of a shape or of fake tensors that "
     "run otherwise: "
     "profile this one as it trains, on real tensors, with options=True (and evaluate under "
-    "torch.no_grad())"
+    "torch.no_grad()); if it takes another branch in some calls, solve costs without options"
 )
 
 

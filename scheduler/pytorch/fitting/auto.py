@@ -134,8 +134,8 @@ def auto_checkpoint(
     options
         Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
     tiles
-        As for `profile`: let the head run with its loss in tiles; gradients are then the model's
-        to rounding.
+        As for `profile`: let the head with its loss, and MLPs, run in tiles; gradients are then the
+        model's to rounding.
     margin
         Bytes or text to leave free. Default: 3% of the budget for what an allocator cannot use,
         and on CUDA what of the device's memory is neither free nor torch's (the context and the

@@ -198,5 +198,6 @@ def extras_of(output: Any) -> list[torch.Tensor]:
 def check_unwrapped(model: nn.Module, names: Sequence[str]) -> None:
     """Raise `UnsupportedModel` where something checkpoints the blocks already."""
     check_own_checkpointing(model)
+    check_unplanned(model, repr(type(model).__name__))
     for position, name in enumerate(names, 1):
         check_unplanned(model.get_submodule(name), f"the {ordinal(position)} block, {name!r}")

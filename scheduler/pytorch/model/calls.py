@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from scheduler.common.errors import SchedulerError
 from scheduler.export.standalone.caches import for_one_run, is_cache
@@ -70,8 +71,14 @@ class CalledBlock:
     graded
         Which of the extras in its output, and then in those of its leaks, are given a gradient.
         Seen by `see_parts`.
+    holds, stays
+        Places among the call's `others` of the tensors that it holds when it is kept, and of those
+        that it holds after its backward, too. Seen by `see_holds`.
     no_grad
         Whether the model calls it under `torch.no_grad`. Seen by `see_parts`.
+    awaited_bytes
+        Of gradients that may wait while its backward runs: of what it or a block before it has made
+        and left somewhere, and it or a block after it reads there.
     """
 
     name: str
@@ -85,7 +92,10 @@ class CalledBlock:
     sides: dict[int, int] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
+    holds: frozenset[int] = frozenset()
+    stays: frozenset[int] = frozenset()
     no_grad: bool = False
+    awaited_bytes: int = 0
 
     @property
     def extras(self) -> list[Extra]:
@@ -98,7 +108,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
 
     Raises `UnsupportedModel` where one is not called exactly once, in order.
     """
-    ending = _ends_of_runs(model, inputs, names)
+    ending, awaited = _read_elsewhere(model, inputs, names)
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[tuple[Call, Snapshot]] = []
@@ -136,9 +146,9 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         last = activation.detach().clone() if len(blocks) in ending else None
         run = sum(number < len(blocks) for number in ending)
         called, form = call if first else None, Extra.of(activation)
-        blocks.append(
-            CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
-        )
+        block = CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
+        block.awaited_bytes = awaited[len(blocks)]
+        blocks.append(block)
 
     parts = {part for name in names for part in model.get_submodule(name).modules()}
     with ExitStack() as stack, trace:
@@ -151,12 +161,39 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     return blocks
 
 
-def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[int]:
-    """Numbers of the blocks whose output another reads than the next block, as its activation."""
+@dataclass
+class _Made:
+    """A storage that a block has made: the number of the block, of the last that reads it."""
+
+    maker: int
+    reader: int
+    nbytes: int
+
+
+def _read_elsewhere(
+    model: nn.Module, inputs: Any, names: Sequence[str]
+) -> tuple[set[int], list[int]]:
+    """What is read of what blocks make by others than the next block, as its activation.
+
+    Numbers of the blocks whose output is; and of each the bytes of its `awaited_bytes`.
+    """
     done: list[weakref.ref[Any]] = []  # storages of the activations that blocks handed over
     ending: set[int] = set()
     running: list[str] = []
     previous: list[torch.Tensor] = []
+    handed: list[Any] = []
+    made: Any = WeakIdKeyDictionary()
+    left: dict[int, _Made] = {}
+
+    def note(given: Iterable[torch.Tensor], results: Iterable[torch.Tensor]) -> None:
+        for storage in (tensor.untyped_storage() for tensor in given):
+            known = made.get(storage)
+            if known and known.maker < len(done) and all(storage is not h for h in handed):
+                known.reader = len(done)
+                left[id(known)] = known
+        for tensor in results:
+            new = _Made(len(done), len(done), tensor.untyped_storage().nbytes())
+            made.setdefault(tensor.untyped_storage(), new)
 
     def read(tensors: Iterable[torch.Tensor]) -> None:
         given = [tensor.untyped_storage() for tensor in tensors]
@@ -176,6 +213,7 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
             read([call.activation])
         read(tensors_of(call.others))
         running.append(name)
+        handed[:] = [tensor.untyped_storage() for tensor in tensors_of((args, kwargs))]
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         running.pop()
@@ -185,15 +223,23 @@ def _ends_of_runs(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[in
 
     class Reads(OperationMode):
         def _operation(self, func: Any, args: Any, kwargs: Any) -> Any:
+            given = tensors_of((args, kwargs))
             if done and not running:
-                read(tensors_of((args, kwargs)))
-            return func(*args, **kwargs)
+                read(given)
+            result = func(*args, **kwargs)
+            if running:
+                note(given, tensors_of(result))
+            return result
 
     with Reads():
         call_watched(model, inputs, names, before, after)
     if len(done) < len(names):
         raise NoChain(f"block {names[len(done)]!r} is never called by the model ({_AT_RANDOM})")
-    return ending | {len(names) - 1}
+    awaited = [
+        sum(each.nbytes for each in left.values() if each.maker <= number <= each.reader)
+        for number in range(len(names))
+    ]
+    return ending | {len(names) - 1}, awaited
 
 
 def call_watched(

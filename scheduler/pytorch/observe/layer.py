@@ -115,7 +115,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     peaks, layout = see_bytes(layer)
     again = _again(layer)
     again_peak, early = again or (0, 0)
-    peaks = replace(
+    return replace(
         peaks,
         forward_time=forward,
         recompute_time=recompute,
@@ -124,8 +124,8 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
         repeatable=again is not None,
         again_peak=again_peak + peaks.state_bytes if again_peak else 0,
         early_bytes=early,
-    )
-    return peaks.with_more_in_forward(layer.state.copied_bytes), layout
+        copied_bytes=layer.state.copied_bytes,
+    ), layout
 
 
 def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
@@ -166,7 +166,8 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
     layer.clear()
     if len(live) < 2:
         return 0, 0
-    return max(found[1] - given, 0), max(live[1] - given - storage_bytes(scalar), 0)
+    given += storage_bytes(scalar)
+    return max(found[1] - given, 0), max(live[1] - given, 0)
 
 
 def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layout | None]:
@@ -233,7 +234,13 @@ def see_bytes(layer: IsolatedLayer, *, plain: bool = True) -> tuple[Peaks, Layou
                 torch.autograd.backward([scalar, *roots], [None, *starts])
             backward_peak = tracker.peak("layer") - before
             stays = tracker.live("layer") - before
-            made = sum(tracker.disown(d) for d in gradients.of_input if d is not None)
+            # Not one that lies in a storage with a side's, as those of a concatenation do.
+            beside = [d.untyped_storage() for d in gradients.of_sides if d is not None]
+            made = sum(
+                tracker.disown(d)
+                for d in gradients.of_input
+                if d is not None and all(d.untyped_storage() is not s for s in beside)
+            )
             layout = layout_of(gradients.of_input[0]) if gradients.of_input else None
     layer.clear()
     peaks = Peaks(

@@ -55,7 +55,7 @@ def block_graph(
     if block not in names:
         hint = did_you_mean(block, names) or f"; the blocks are {', '.join(names)}"
         raise UnsupportedModel(f"the model has no block {shown(block)}{hint}")
-    ways = seen.options[names.index(block)]
+    ways = seen.each[names.index(block)].ways
     assert ways is not None  # options were asked for
     return compute_graph(ways.inside, block)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +25,35 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.options import SeenOptions, see_options
+from scheduler.pytorch.profiling.tiles import TiledBlock, see_tiled_block
+
+
+@dataclass(frozen=True)
+class SeenBlock:
+    """A block as it was seen; its `ways` where options were asked for."""
+
+    peaks: Peaks
+    ways: SeenOptions | None
+    tiles: TiledBlock
+
+    @property
+    def kinds(self) -> list[Peaks]:
+        """Whole, and in each number of tiles."""
+        return [self.peaks, *(tile.peaks for tile in self.tiles.tiles)]
 
 
 def see_blocks(
-    found: list[CalledBlock], parts: Parts, clock: Clock, ambient: Ambient, options: bool
-) -> tuple[list[tuple[Peaks, SeenOptions | None]], int]:
-    """See each block; those of one kind, in one position for gradients, only once."""
+    found: list[CalledBlock],
+    parts: Parts,
+    clock: Clock,
+    ambient: Ambient,
+    options: bool,
+    least: int | None,
+) -> tuple[list[SeenBlock], int]:
+    """See each block; those of one kind, in one position for gradients, only once.
+
+    `least`: tokens of a tile; None: no tiles.
+    """
     calls = {block.kind: block.call for block in found if block.call is not None}
     own = [
         [] if block.no_grad else own_parameters(block.module, calls[block.kind].others)
@@ -40,7 +66,9 @@ def see_blocks(
     made_sides: set[int] = set()
     layout: Layout | None = None
     run = len(parts.runs)
-    seen: dict[Any, tuple[Peaks, Layout | None, SeenOptions | None]] = {}
+    seen: dict[Any, tuple[SeenBlock, Layout | None]] = {}
+    uses = Counter(id(part) for block in found for part in block.module.modules())
+    shared = {part for part, count in uses.items() if count > 1}
     result = []
     for i, block in reversed(list(enumerate(found))):
         if block.run < run:
@@ -78,7 +106,8 @@ def see_blocks(
             try:
                 peaks, passed = see_layer(layer, clock)
                 ways = see_options(block.name, layer, peaks, clock) if options else None
-                seen[key] = peaks, passed, ways
+                tiles = see_tiled_block(block.module, layer, peaks, clock, least, shared)
+                seen[key] = SeenBlock(peaks, ways, tiles), passed
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
                 kind = type(first.module).__name__
@@ -91,11 +120,53 @@ def see_blocks(
                     f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
                     "the blocks, and switch off what it changes (a cache for instance)"
                 ) from error
-        peaks, layout, ways = seen[key]
-        result.append((peaks, ways))
+        one, layout = seen[key]
+        result.append(one)
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)
+
+
+def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
+    """Note in each block what it holds of its other arguments, for its backward and beyond."""
+    seen = {block.kind: _holds(block, ambient) for block in found if block.call is not None}
+    for block in found:
+        block.holds, block.stays = seen[block.kind]
+
+
+def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
+    assert block.call is not None
+    others = block.call.others
+    places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
+    state = Snapshot(
+        [block.module], is_small, handed=[*block.call.args, *block.call.kwargs.values()]
+    )
+    try:
+        # Copies, or those who hold them anyway would hide who else does.
+        copies = {place: _copied(others[place]) for place in places}
+        storages = {place: weakref.ref(copies[place].untyped_storage()) for place in places}
+        call = block.call.with_others(copies)
+        activation = call.activation.detach()
+        output = call.run(
+            _once(block, ambient.around(_forward_of(block))),
+            activation.requires_grad_(activation.is_floating_point()),
+        )
+    except Exception:  # what that is about is said where the block is profiled
+        return frozenset(places), frozenset(places)
+    finally:
+        state.put()
+    del copies, call
+    holds = frozenset(place for place in places if storages[place]() is not None)
+    del output
+    return holds, frozenset(place for place in places if storages[place]() is not None)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor, laid out alike in a storage of its own."""
+    count = tensor.untyped_storage().nbytes() // tensor.itemsize
+    flat = tensor.detach().as_strided((count,), (1,), 0).clone()
+    copy = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _forward_of(block: CalledBlock) -> Callable[..., Any]:
@@ -103,11 +174,7 @@ def _forward_of(block: CalledBlock) -> Callable[..., Any]:
     return torch.no_grad()(forward) if block.no_grad else forward
 
 
-def _alone(
-    block: CalledBlock, forward: Callable[..., Any], call: Call
-) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
-    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
-
+def _once(block: CalledBlock, forward: Callable[..., Any]) -> Callable[..., Any]:
     def once(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = for_one_run(block.module, args, kwargs)
         hooks = block.module._backward_hooks.values(), block.module._backward_pre_hooks.values()
@@ -116,6 +183,15 @@ def _alone(
         # They hold the gradient that they are shown, and may hand on another.
         shown = BackwardHook(block.module, *map(list, hooks))
         return shown.setup_output_hook(forward(*shown.setup_input_hook(args), **kwargs))
+
+    return once
+
+
+def _alone(
+    block: CalledBlock, forward: Callable[..., Any], call: Call
+) -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    held: list[Call] = []  # as the model holds the containers that a block may put tensors into
+    once = _once(block, forward)
 
     def run(activation: torch.Tensor, sides: list[torch.Tensor]) -> torch.Tensor:
         handed = call.with_others(dict(zip(block.sides, sides, strict=True))) if sides else call

@@ -23,6 +23,7 @@ from scheduler.pytorch.model.step import prepared
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.profile import Seen, instead_of_chain, profiled, see
+from scheduler.pytorch.profiling.tiles import TiledBlock
 from scheduler.report.tables import aligned, spread, wrapped
 
 _MOST_ROWS, _MOST_NAMES = 20, 4
@@ -203,6 +204,11 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
             f"of them {format_bytes(parts.side_bytes)} that the blocks are handed beside the "
             "activation"
         )
+    if beside := sum(parts.beside):
+        held.append(
+            f"{format_bytes(beside)} more that the blocks are handed beside the activation are "
+            "held for blocks that run again"
+        )
     if local := max(nbytes + sum(size for _, size in inputs) for nbytes, inputs in parts.local):
         held.append(
             f"the model's own code refers to {format_bytes(local)} more while its "
@@ -215,6 +221,7 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
     if kept:
         yield f"Always kept, because they go another way when they are run again: {_some(kept)}."
     yield from _options(seen)
+    yield from _tiles(seen)
     if found.others:
         yield (
             f"No blocks, because they hand later ones more than their activation: "
@@ -242,9 +249,9 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
 def _options(seen: Seen) -> Iterator[str]:
     """What was found inside the blocks, once for all that share it."""
     alike: dict[int, tuple[SeenOptions, list[str]]] = {}
-    for block, each in zip(seen.blocks, seen.options, strict=True):
-        if each is not None:
-            alike.setdefault(id(each), (each, []))[1].append(block.name)
+    for block, each in zip(seen.blocks, seen.each, strict=True):
+        if each.ways is not None:
+            alike.setdefault(id(each.ways), (each.ways, []))[1].append(block.name)
     for this, names in alike.values():
         if not this.ways:
             yield f"No options: {_some(names)}."
@@ -256,6 +263,24 @@ def _options(seen: Seen) -> Iterator[str]:
             f"{format_time(this.gap, seen.costs.time_unit)} longer than the best set of results "
             "that there is."
         )
+
+
+def _tiles(seen: Seen) -> Iterator[str]:
+    """What runs in tiles inside the blocks, and what does not and why, once for all alike."""
+    alike: dict[int, tuple[TiledBlock, list[str]]] = {}
+    for block, each in zip(seen.blocks, seen.each, strict=True):
+        if each.tiles.modules or each.tiles.refused:
+            alike.setdefault(id(each.tiles), (each.tiles, []))[1].append(block.name)
+    for this, names in alike.values():
+        outer = [n for n in this.refused if not any(n.startswith(f"{o}.") for o in this.refused)]
+        whole = "; ".join(f"{name}, which {this.refused[name]}" for name in outer)
+        tail = f" Whole there: {whole}." if whole else ""
+        if not this.tiles:
+            yield f"Nothing in {_some(names)} is worth tiles.{tail}"
+            continue
+        counts = ", ".join(str(tile.count) for tile in this.tiles)
+        parts = ", ".join(this.modules)
+        yield f"Tiles in {_some(names)}: {parts}, in {counts} tiles.{tail}"
 
 
 def _evaluating(model: nn.Module) -> list[str]:

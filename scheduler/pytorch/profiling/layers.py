@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
-from scheduler.costs.options.tiles import with_tiles
-from scheduler.costs.peaks import Peaks
+from scheduler.costs.options.tiles import Drops, drops_of, with_tiled_drops, with_tiles
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
 from scheduler.pytorch.model.calls import CalledBlock
+from scheduler.pytorch.profiling.blocks import SeenBlock
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.tiles import Tiles
 
 
@@ -27,7 +26,7 @@ class Sight:
     model: nn.Module
     blocks: list[CalledBlock]
     parts: Parts
-    seen: list[tuple[Peaks, SeenOptions | None]]
+    seen: list[SeenBlock]
     casts: int
     tiles: Tiles
 
@@ -35,14 +34,8 @@ class Sight:
         """Blocks and parts in the order in which they run."""
         # A block that holds its input as it is kept holds it in a checkpoint, too.
         both = reversed(list(zip(self.blocks, self.seen, strict=True)))
-        first = {block.run: peaks for block, (peaks, _) in both}
-        free = {run for run, peaks in first.items() if not peaks.input_saved}
-        local = [each.nbytes + _not_held(each.inputs, free) for each in self.parts.local]
-        nothing = self._with_local(free, [0] * len(self.blocks))
-        return self._with_local(free, self._that_count(local, nothing))
-
-    def _with_local(self, free: set[int], local_bytes: list[int]) -> tuple[LayerCost, ...]:
-        """The layers with so much more in each block's forward."""
+        first = {block.run: seen.kinds for block, seen in both}
+        free = {run for run, kinds in first.items() if not all(k.input_saved for k in kinds)}
         parts, layers = self.parts, list[LayerCost]()
         places: list[int] = []  # of the parts
 
@@ -53,46 +46,38 @@ class Sight:
             places.append(len(layers))
             if peaks is not None:
                 name = f"({name})" if name in dict(self.model.named_modules()) else name
-                cost = peaks.with_more_in_forward(more).cost(name, recomputable=False)
+                peaks = peaks.with_more_in_forward(more)
+                cost = peaks.cost(name, is_first=not layers, recomputable=False)
                 if len(places) == len(parts.peaks):
-                    cost = with_tiles(cost, peaks, self.tiles.of_head, more)
+                    cost = with_tiles(cost, peaks, self.tiles.of_head, more=more)
                 layers.append(cost)
 
         last_use: dict[int, int] = {}  # of each side: the last block that it is handed to
-        kinds = {peaks for peaks, _ in self.seen}
-        for block, (peaks, ways), local in zip(self.blocks, self.seen, local_bytes, strict=True):
+        drops: dict[str, Drops] = {}
+        kinds = {peaks for seen in self.seen for peaks in seen.kinds}
+        for block, seen, local, beside in zip(
+            self.blocks, self.seen, parts.local, parts.beside, strict=True
+        ):
             if block.run == len(places):
                 add_part(before(block.name) if places else "embedding")
-            more = local + self.casts + max(peaks.more_before(last) for last in kinds)
-            more += parts.loss_bytes  # what the backward began with is there while it runs again
-            layer = peaks.with_more_in_forward(more).cost(block.name)
-            if ways is not None:
-                layer = replace(layer, options=tuple(way.cost(peaks, more) for way in ways.ways))
+            first_bytes = local.nbytes + _not_held(local.inputs, free) + self.casts
+            again = max(seen.peaks.more_before(last) for last in kinds), parts.loss_bytes
+            layer = seen.peaks.cost(block.name, first_bytes, *again)
+            layer = replace(layer, beside_bytes=beside)
+            if seen.ways is not None:
+                options = tuple(way.cost(seen.peaks, *again) for way in seen.ways.ways)
+                layer = replace(layer, options=options)
+            tiles = seen.tiles
+            layer = with_tiles(layer, seen.peaks, tiles.tiles, tiles.modules, *again)
+            drops[block.name] = drops_of(seen.tiles.tiles)
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")
         waiting = [Waiting(places[a], places[b], size) for a, b, size in parts.freed]
         made_by = [(maker, *parts.sides[side]) for side, maker in last_use.items()]
         waiting += [Waiting(maker, places[part], size) for maker, part, size in made_by if part]
-        return with_waiting(layers, parts.held_bytes, waiting)
-
-    def _that_count(self, local_bytes: list[int], layers: tuple[LayerCost, ...]) -> list[int]:
-        """By how much each block's forward is higher for what the model's own code still refers to.
-
-        That is there only while the blocks run forward for the first time, and matters only where
-        that forward could set the peak: the backward of the same block comes with the gradients
-        that those above it have left. Where it could, it is on top of every forward of the block:
-        the safe side. `layers` are those without.
-        """
-        above, left = 0, {}
-        for layer in reversed(layers):
-            left[layer.name] = above
-            above += layer.gradient_bytes
-        loss = self.parts.loss_bytes
-        return [
-            0 if peaks.spare_bytes + left[block.name] >= local + loss else local
-            for block, (peaks, _), local in zip(self.blocks, self.seen, local_bytes, strict=True)
-        ]
+        costs = with_waiting(layers, parts.held_bytes, waiting)
+        return with_tiled_drops(costs, parts.held_bytes, drops)
 
 
 def _not_held(inputs: list[tuple[int, int]], free: set[int]) -> int:

@@ -21,20 +21,30 @@ class Side:
     `part`: the number of what made it; `size`: its bytes.
     """
 
-    tensor: torch.Tensor | None
-
     def __init__(self, tensor: torch.Tensor, part: int) -> None:
-        self.tensor = tensor
+        self.there = weakref.ref(tensor)  # that it is held is for those who do
+        self._form = tensor.shape, tensor.dtype, tensor.device
         self.part, self.size = part, storage_bytes(tensor)
         self.box: list[Any] = []
         self.scalar = Sink.apply(tensor, self.box)
 
     def let_go(self) -> int:
-        """Put a gradient into the box, in place of the tensor; its bytes."""
-        assert self.tensor is not None
-        self.box.append(torch.ones_like(self.tensor))
-        self.tensor, self.size = None, storage_bytes(self.box[0])
+        """Put a gradient of the tensor into the box; its bytes."""
+        shape, dtype, device = self._form
+        self.box.append(torch.ones(shape, dtype=dtype, device=device))
+        self.size = storage_bytes(self.box[0])
         return self.size
+
+
+class Beside:
+    """A tensor that a part made for the blocks of the run after it, which do not hold it kept.
+
+    `last`: the number of the last block that is handed it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, last: int) -> None:
+        self.there = weakref.ref(tensor.untyped_storage())
+        self.size, self.last = storage_bytes(tensor), last
 
 
 class Start:
@@ -201,11 +211,14 @@ class Parts:
     runs
         What is between them.
     held_bytes
-        What is there from beginning to end: the inputs, the loss, and whatever of what was made
-        before them the blocks are handed beside the activation, such as masks and position
-        embeddings: `side_bytes` of it, `loss_bytes`.
+        What is there from beginning to end: the inputs, the loss, and what was made before the
+        blocks and is not in `beside`, such as position embeddings: `side_bytes` of it,
+        `loss_bytes`.
     local
         Of each block: what the model's own code still refers to while it runs.
+    beside
+        Of each block: bytes that no later one is handed beside its activation, made for its run;
+        of blocks that are kept nobody holds them.
     inputs
         Of each part: the number of each run whose input is there while the part runs forward, and
         its bytes, which are not counted: the first block of the run may hold it.
@@ -223,6 +236,7 @@ class Parts:
     side_bytes: int
     loss_bytes: int
     local: list[Local]
+    beside: list[int]
     inputs: list[list[tuple[int, int]]]
     freed: list[tuple[int, int, int]]
     sides: list[tuple[int, int]]

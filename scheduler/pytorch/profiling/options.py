@@ -64,7 +64,9 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
         if seen.saved_bytes <= peaks.saved_bytes:
             # While it runs again it holds what it has changed on its module, to put that back.
             peak = seen.backward_peak + peaks.state_bytes
-            ways.append(SeenOption(want, replace(seen, backward_peak=peak)))
+            seen = replace(seen, backward_peak=peak)
+            # Before it runs there are copies of all that it may change.
+            ways.append(SeenOption(want, seen.with_more_in_forward(layer.state.copied_bytes)))
     return SeenOptions(inside, tuple(ways), gap)
 
 

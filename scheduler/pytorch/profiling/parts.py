@@ -33,7 +33,7 @@ from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves
 from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
-from scheduler.pytorch.profiling.marks import Local, Part, Parts, Run, Side, Start, Turn
+from scheduler.pytorch.profiling.marks import Beside, Local, Part, Parts, Run, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
@@ -75,8 +75,11 @@ class _Step:
         self.clock = clock
         self.tracker = MemoryTracker(self._see)
         self.all: list[Part] = []
-        self.side_bytes: dict[int, int] = {}  # of the blocks' other arguments, by storage
-        self._in_forward = True
+        # Of the blocks' other arguments: what is held throughout, what of it only by kept blocks.
+        self.side_bytes = 0
+        self._of_kept: list[tuple[weakref.ref[Any], int]] = []
+        self._beside: list[Beside] = []
+        self._in_forward, self._in_block = True, False
         # Of each block: what was live when it was called, and the inputs of which runs.
         self._reached: list[int] = []
         self._inputs: list[set[int]] = []
@@ -91,7 +94,7 @@ class _Step:
     def _run(self, loss_fn: Loss) -> None:
         tracker, clock = self.tracker, self.clock
         self._begin(0)
-        with instead(self.blocks, self._block):
+        with instead(self.blocks, self._called):
             loss = loss_of(call_around(self.model, self.inputs), loss_fn)
         self._in_forward = False
         if len(self._reached) < len(self.blocks):
@@ -123,6 +126,8 @@ class _Step:
 
     def _see(self, *operation: Any) -> None:
         # What the model's own code still refers to is there while a part runs forward, too.
+        if self._in_block:
+            return  # a block's own forward is seen where it is profiled
         if self._in_forward:
             part = self.all[-1]
             there = self._inputs_there()
@@ -154,10 +159,20 @@ class _Step:
         for part in self.all:
             part.kept, part.link_kept = tracker.live(part.tag), tracker.live(part.link)
             part.output_kept = part.start is not None and part.start.is_kept()
+        # What is left of these somebody else holds.
+        self._beside = [beside for beside in self._beside if beside.there() is None]
+        self._freed = sum(size for there, size in self._of_kept if there() is None)
         self._live()
         self.extra_bytes = sum(size for _, size, _ in self._stand_ins)
 
     # Runs of blocks
+
+    def _called(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._in_block = True
+        try:
+            return self._block(block, args, kwargs)
+        finally:
+            self._in_block = False
 
     def _block(self, block: CalledBlock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracker = self.tracker
@@ -271,17 +286,30 @@ class _Step:
             storage = leaf.untyped_storage()
             self._check_not_beside(block, leaf)
             tag = self.tracker.tag_of(leaf)
-            if any(storage is start for start in starts) or tag not in ("", self.all[0].tag):
-                self._hold(leaf, tag)
-            elif size := self.tracker.disown(leaf):
-                self.side_bytes[id(storage)] = size
-                # It has been there since before the first run, and is held throughout.
-                self._reached = [live - size for live in self._reached]
-                for part in self.all[1:]:
-                    part.together -= size
+            is_input = any(storage is start for start in starts)
+            of_run = tag == self.all[block.run].tag and not is_input
+            known_beside = next((b for b in self._beside if b.there() is storage), None)
+            if of_run and place not in block.holds:
+                if known_beside is None:
+                    self._beside.append(Beside(leaf, 0))
+                    known_beside = self._beside[-1]
+                known_beside.last = len(self._reached)
+            else:
+                if known_beside is not None:
+                    self._beside.remove(known_beside)
+                if is_input or tag not in ("", self.all[0].tag):
+                    self._hold(leaf, tag)
+                elif size := self.tracker.disown(leaf):
+                    self.side_bytes += size
+                    if place not in block.stays:
+                        self._of_kept.append((weakref.ref(storage), size))
+                    # It has been there since before the first run, and is held throughout.
+                    self._reached = [live - size for live in self._reached]
+                    for part in self.all[1:]:
+                        part.together -= size
             if not leaf.requires_grad or leaf.is_leaf:
                 continue
-            number = next((i for i, side in enumerate(known) if side.tensor is leaf), len(known))
+            number = next((i for i, side in enumerate(known) if side.there() is leaf), len(known))
             if number == len(known):
                 with self.tracker.tag("sink"):
                     known.append(Side(leaf, self._made_by(tag)))
@@ -427,7 +455,7 @@ class _Step:
     def parts(self, times: list[tuple[float, ...]]) -> Parts:
         """What the tracked run has seen, with times from others: of each the repeated ones."""
         count = len(self.all)
-        side = sum(self.side_bytes.values())
+        side = self.side_bytes
         held = unique_bytes(self.inputs) + side + self.loss_bytes + self.extra_bytes
         first, start = self.all[0], self.all[0].start
         assert start is not None
@@ -441,8 +469,11 @@ class _Step:
         for part, forward, backward in zip(self.all, times[:count], times[count:], strict=True):
             if part.number == 0:
                 part.input_bytes, forward_peak = held, part.own_peak - side
+                # The blocks have let go of what they held beside their activation.
+                part.backward_peak -= self._freed
             else:
                 forward_peak = max(part.own_peak, part.together - before - part.input_bytes)
+            forward_peak -= self._beside_bytes(part.number, 0)
             before += part.kept + part.link_kept
             before -= self._input_bytes([part.number] if part.output_kept else [])
             peaks.append(self._peaks(part, forward_peak, forward, backward))
@@ -455,7 +486,19 @@ class _Step:
         runs, local = list(self._runs()), list(self._local())
         # The own peak of the first part has its output.
         inputs = [[], *(self._sizes(part.inputs - self._kept_inputs()) for part in self.all[1:])]
-        return Parts(peaks, runs, held, side, self.loss_bytes, local, inputs, freed, sides)
+        beside = [
+            sum(each.size for each in self._beside if each.last == number)
+            for number in range(len(self.blocks))
+        ]
+        return Parts(peaks, runs, held, side, self.loss_bytes, local, beside, inputs, freed, sides)
+
+    def _beside_bytes(self, run: int, number: int) -> int:
+        """Bytes of what blocks of a run from one of that number on are handed beside."""
+        return sum(
+            each.size
+            for each in self._beside
+            if each.last >= number and self.blocks[each.last].run == run
+        )
 
     def _peaks(
         self, part: Part, forward_peak: int, forward: Sequence[float], backward: Sequence[float]
@@ -492,7 +535,9 @@ class _Step:
     def _local(self) -> Iterable[Local]:
         kept, run = 0, -1
         kept_inputs = self._kept_inputs()
-        for block, live, there in zip(self.blocks, self._reached, self._inputs, strict=True):
+        for number, block in enumerate(self.blocks):
+            live, there = self._reached[number], self._inputs[number]
+            live -= self._beside_bytes(block.run, number)
             others = there - kept_inputs
             live -= self._input_bytes(others)
             if block.run > run:  # whose input that is

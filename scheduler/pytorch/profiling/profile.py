@@ -29,10 +29,9 @@ from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.profiling.blocks import see_blocks
+from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks, see_holds
 from scheduler.pytorch.profiling.layers import Sight
 from scheduler.pytorch.profiling.marks import Parts
-from scheduler.pytorch.profiling.options import SeenOptions
 from scheduler.pytorch.profiling.parts import see_parts
 from scheduler.pytorch.profiling.tiles import Tiles, see_tiles
 
@@ -79,8 +78,9 @@ def profile(
         what people choose by hand ("save-matmuls", …; see `scheduler.costs.options.policies`).
     tiles
         True: give the head options to run with its loss in tiles, of at least 1,024 tokens, so that
-        the logits are never there as a whole; a number: of at least so many. Gradients under a plan
-        that takes one are the model's to rounding, not bit by bit.
+        the logits are never there as a whole, and the blocks options to run so what treats tokens
+        alone in them, such as an MLP; a number: of at least so many. Gradients under a plan that
+        takes one are the model's to rounding, not bit by bit.
     fake
         True: work on fake tensors, with neither memory nor arithmetic; bytes are exact and times
         are estimated. Default: where the model's tensors are fake or on the meta device.
@@ -95,7 +95,8 @@ def profile(
     CostGraph
         A chain; of a model that is none, where no blocks are named, a graph of layers, which
         `solve` and `apply` take as well. Times in ms, sizes in bytes. `input_bytes` holds the
-        inputs and what the blocks are handed beside the activation (masks, position embeddings).
+        inputs and what kept blocks hold of what they are handed beside the activation (position
+        embeddings); the rest of that (masks) is the `beside_bytes` of the last block that takes it.
 
     Raises
     ------
@@ -148,7 +149,7 @@ class Seen:
     parts: Parts
     runs: int
     fake: bool
-    options: list[SeenOptions | None]  # of each block, where they were asked for
+    each: list[SeenBlock]
     tiles: Tiles
 
 
@@ -219,6 +220,7 @@ def _profile(
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
+    see_holds(blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock)
     # What has no backward is let go where its output is: to the chain it is code between blocks.
@@ -235,18 +237,18 @@ def _profile(
             _last(parts),
             lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
         )
-    seen, runs = see_blocks(blocks, parts, clock, ambient, options)
+    seen, runs = see_blocks(blocks, parts, clock, ambient, options, least)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
     layers = Sight(model, blocks, parts, seen, casts, tiles).layers()
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
-    held = parts.held_bytes + sum(peaks.state_bytes + peaks.left_bytes for peaks, _ in seen)
+    held = parts.held_bytes + max(block.awaited_bytes for block in blocks)
+    held += sum(each.peaks.state_bytes + each.peaks.left_bytes for each in seen)
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
-    all_ways = [ways for _, ways in seen]
     estimated = isinstance(clock, RooflineClock)
-    return Seen(costs, blocks, parts, runs, estimated, all_ways, tiles)
+    return Seen(costs, blocks, parts, runs, estimated, seen, tiles)
 
 
 def _tokens(block: CalledBlock) -> int:

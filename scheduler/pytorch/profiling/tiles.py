@@ -1,16 +1,30 @@
-"""The head in tiles: the step around the blocks is seen once for each number of them."""
+"""What runs in tiles: the head, and modules inside blocks, seen once for each number of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Any
 
+import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.options.tiles import Tile, find_tiles
 from scheduler.costs.peaks import Peaks
+from scheduler.export.standalone.state import Snapshot, is_small
+from scheduler.pytorch.model.replace import replaced
+from scheduler.pytorch.observe.autograd import gate, saving_nothing
+from scheduler.pytorch.observe.clock import Clock
+from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.layer import IsolatedLayer, see_layer
+from scheduler.pytorch.observe.tracker import storage_bytes
 from scheduler.pytorch.tiles.head import chunked_head
+from scheduler.pytorch.tiles.modules import TiledModule
+from scheduler.pytorch.tiles.tokens import why_whole
 
 
 @dataclass(frozen=True)
@@ -19,6 +33,19 @@ class Tiles:
 
     of_head: tuple[Tile, ...] = ()
     refused: str = ""
+
+
+@dataclass(frozen=True)
+class TiledBlock:
+    """A block with modules in tiles.
+
+    `modules` are those that run so, by their names in the block; `refused` says of others why they
+    do not; `tiles` are all numbers of tiles that were tried and are worth it.
+    """
+
+    modules: tuple[str, ...] = ()
+    refused: dict[str, str] = field(default_factory=dict)
+    tiles: tuple[Tile, ...] = ()
 
 
 def see_tiles(
@@ -34,3 +61,133 @@ def see_tiles(
         return Tiles(find_tiles(tokens, least, whole, tiled))
     except UnsupportedModel as error:
         return Tiles(refused=str(error))
+
+
+def see_tiled_block(
+    block: nn.Module,
+    layer: IsolatedLayer,
+    whole: Peaks,
+    clock: Clock,
+    least: int | None,
+    shared: set[int],
+) -> TiledBlock:
+    """See a block, which costs `whole` as it is, with its token-wise modules in tiles.
+
+    `shared` are modules that other blocks have, too, which may run in other tiles.
+    """
+    template = layer.template
+    tokens = template.numel() // template.shape[-1] if template.dim() > 1 else 0
+    if least is None or tokens < 2 * least or not whole.repeatable:
+        return TiledBlock()
+    look = _Look(block, shared, clock)
+    with look.looking():
+        times = clock.repeated(partial(_forward, _as_it_is(layer), look))
+    modules = tuple(look.worth)
+    if not modules:
+        return TiledBlock(refused=look.refused)
+    time = median(times)
+
+    def tiled(count: int) -> Peaks:
+        placed = [TiledModule(block.get_submodule(name), name, count) for name in modules]
+        for each in placed:
+            each.put()
+        try:
+            seen, _ = see_layer(_as_it_is(layer), clock)
+        finally:
+            for each in placed:
+                each.take_away()
+        longer = seen.forward_time + seen.backward_time - whole.forward_time - whole.backward_time
+        return replace(
+            seen,
+            forward_peak=max(seen.forward_peak, seen.again_peak),
+            forward_time=whole.forward_time,
+            backward_time=whole.backward_time + max(longer, time),
+        )
+
+    return TiledBlock(modules, look.refused, find_tiles(tokens, least, whole, tiled))
+
+
+def _as_it_is(layer: IsolatedLayer) -> IsolatedLayer:
+    """The layer, which starts from its module as it is: with the forwards that are replaced."""
+    return replace(layer, state=Snapshot(layer.state.roots, is_small, handed=layer.state.handed))
+
+
+def _forward(layer: IsolatedLayer, look: _Look) -> float:
+    """Time of what is worth tiles in one forward."""
+    layer.clear()
+    look.start()
+    layer.forward(gate(layer.template.device), [layer.template])
+    layer.clear()
+    return look.time
+
+
+class _Look:
+    """Looks at the modules inside a block while it runs, the outermost first."""
+
+    def __init__(self, block: nn.Module, shared: set[int], clock: Clock) -> None:
+        self.refused: dict[str, str] = {}
+        self.worth: dict[str, None] = {}
+        self.time = 0.0
+        self._clock = clock
+        self._inside = False
+        self._modules = {
+            name: module
+            for name, module in block.named_modules()
+            if name and id(module) not in shared
+        }
+
+    def start(self) -> None:
+        """Before the block runs."""
+        self.time = 0.0
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look, while inside."""
+        with ExitStack() as stack:
+            for name, module in self._modules.items():
+                run = partial(self._run, name, module, module.forward)
+                stack.enter_context(replaced(module, run))
+            yield
+
+    def _run(
+        self, name: str, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._inside:
+            return forward(*args, **kwargs)
+        self._inside = True
+        try:
+            why = self.refused.get(name) or why_whole(module, forward, args, kwargs)
+            if not why:
+                return self._alone(name, module, forward, args, kwargs)
+        finally:
+            self._inside = False
+        self.refused[name] = why
+        self.worth.pop(name, None)
+        return forward(*args, **kwargs)
+
+    def _alone(
+        self,
+        name: str,
+        module: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a module that treats tokens alone; it is worth tiles if it saves as much as it takes.
+
+        Beside its input, which a tile keeps, and its output.
+        """
+        saved: dict[int, torch.Tensor] = {}
+        start = self._clock.mark()
+        with saving_nothing(lambda t: saved.update({id(t.untyped_storage()): t.detach()})):
+            made = forward(*args, **kwargs)
+        time = self._clock.between(start, self._clock.mark())
+        given = tensors_of((args, kwargs))
+        own = [*module.parameters(), *module.buffers(), *given, made]
+        for tensor in own:
+            saved.pop(id(tensor.untyped_storage()), None)
+        taken = sum(tensor.numel() * tensor.element_size() for tensor in given)
+        if sum(map(storage_bytes, saved.values())) >= taken:
+            self.worth[name] = None
+            self.time += time
+        return made

@@ -24,6 +24,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from scheduler.common.errors import UnsupportedModel
 
+PIECES = 8
+"""In so many pieces a chunk's logits become its gradient: what that takes beside them is a piece's,
+and the fewer chunks there are, the less often are the sums of the weight's gradient read."""
+
 Step = Callable[[torch.Tensor], torch.Tensor]
 """What is done to each token's logits alone."""
 
@@ -72,43 +76,67 @@ class Loss:
     label_smoothing: float
     dtype: torch.dtype  # of the loss
 
-    def stepped(self, logits: torch.Tensor) -> torch.Tensor:
-        """A chunk as the loss reads it."""
-        for step in self.steps:
-            logits = step(logits)
-        return logits
-
     def of(
         self, logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of each token of a chunk, and its weight in the mean.
+        """The loss of each token of some rows, and its weight in the mean.
 
         The logits become the gradient of the losses times `scale` (None: are used up), in their
         own memory: softmax less the target, for which autograd makes three more of their size.
         """
+        with_steps = bool(self.steps)
+        start = logits.detach().requires_grad_(with_steps and scale is not None)
+        # Hooks of those who watch or move what is saved are not for what ends right here.
+        with torch.set_grad_enabled(start.requires_grad), saved_tensors_hooks(same, same):
+            read = start
+            for step in self.steps:
+                read = step(read)
+        dtype = exact(read.dtype)
+        top = read.detach().amax(1, keepdim=True).to(dtype)
+        # One kernel casts and subtracts.
+        is_free = not with_steps and read.dtype == dtype
+        values = logits.sub_(top) if is_free else read.detach() - top
+        losses, weights, factor = self._softmax(values, target, scale)
+        if factor is None or not with_steps:
+            if factor is not None:
+                torch.mul(values, factor, out=logits)
+            return losses, weights
+        grad = torch.mul(values, factor, out=values).to(read.dtype)
+        del values
+        (grad,) = torch.autograd.grad(read, start, grad)
+        logits.copy_(grad)
+        return losses, weights
+
+    def _softmax(
+        self, values: torch.Tensor, target: torch.Tensor, scale: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Losses and weights of the logits that are given less their largest.
+
+        Those become the gradient, but for a factor of each token that comes third.
+        """
         is_kept = (target != self.ignore_index).unsqueeze(1)
         target = target.unsqueeze(1).where(is_kept, 0)
-        kept = is_kept.to(logits.dtype)
-        ones = logits.new_ones(logits.shape[1])
-        weights = ones if self.weight is None else self.weight.to(logits.dtype)
-        share = self.label_smoothing / logits.shape[1]
+        kept = is_kept.to(values.dtype)
+        ones = values.new_ones(values.shape[1])
+        weights = ones if self.weight is None else self.weight.to(values.dtype)
+        share = self.label_smoothing / values.shape[1]
         row = weights[target] * kept
         rest = (1 - self.label_smoothing) * row
         spread = share * kept
-        logits -= logits.amax(1, keepdim=True)
-        losses = -rest * logits.gather(1, target)
+        losses = -rest * values.gather(1, target)
         if share:
-            losses -= spread * (logits @ weights).unsqueeze(1)
-        total = logits.exp_().sum(1, keepdim=True)
+            losses -= spread * (values @ weights).unsqueeze(1)
+        total = values.exp_().sum(1, keepdim=True)
         whole = rest + spread * weights.sum()
         losses += whole * total.log()
+        factor = None
         if scale is not None:
-            scale = scale.unsqueeze(1)
-            logits *= whole * scale / total
-            logits.scatter_add_(1, target, -rest * scale)
+            factor = whole * scale.unsqueeze(1) / total
+            of_one = (total / whole).where(whole != 0, 0)
+            values.scatter_add_(1, target, -rest * of_one)
             if share:
-                logits.addcmul_(spread * scale, weights, value=-1)
-        return losses.squeeze(1), row.squeeze(1)
+                values.addcmul_(spread * of_one, weights, value=-1)
+        return losses.squeeze(1), row.squeeze(1), factor
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -166,10 +194,8 @@ class ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         for gradient in gradients:
             if gradient is not None:
-                # Not `mul_`, which would round the factor first where the gradient is in bf16.
-                dtype = torch.promote_types(gradient.dtype, factor.dtype)
-                for part in gradient.tensor_split(projection.chunks):
-                    part.copy_(part.to(dtype) * factor)
+                # A number alone would be rounded to the gradient's bf16 first.
+                torch.mul(gradient, factor.reshape(1), out=gradient)
         projection.gradients = gradients
         ctx.denominator = None  # the loss holds this as long as it is held
         return stand_in(ctx.form), None, None, None, None
@@ -220,21 +246,17 @@ def _run(
     with torch.autocast(hidden.device.type, enabled=False):
         for rows, target, *scale in zip(*parts, strict=True):
             chunk = hidden.index_select(0, rows).to(projection.dtype)
-            logits = F.linear(chunk, weight, bias).requires_grad_(upstream is not None)
-            # Hooks of those who watch or move what is saved are not for what ends right here.
-            with torch.set_grad_enabled(upstream is not None), saved_tensors_hooks(_same, _same):
-                read = loss.stepped(logits)
-            values = read.detach().to(exact(read.dtype))
-            if hasattr(read.grad_fn, "_saved_result"):
-                values = values.clone()
-            of_chunk, of_mean = loss.of(values, target, *scale)
-            losses.append(of_chunk)
-            weights.append(of_mean)
+            logits = F.linear(chunk, weight, bias)
+            pieces = min(PIECES, len(rows))
+            split = [tensor.tensor_split(pieces) for tensor in (logits, target, *scale)]
+            for piece in zip(*split, strict=True):
+                of_piece, of_mean = loss.of(*piece)
+                losses.append(of_piece)
+                weights.append(of_mean)
+            del split, piece
             if upstream is not None:
-                (grad,) = torch.autograd.grad(read, logits, values.to(read.dtype))
-                del logits, read, values
-                _accumulate(sums, grad, chunk, weight, rows)
-                del grad
+                _accumulate(sums, logits, chunk, weight, rows)
+            del logits
     return torch.cat(losses), torch.cat(weights), sums
 
 
@@ -256,12 +278,13 @@ def _accumulate(
     if grad.dtype == of_weight.dtype:
         of_weight.addmm_(grad.t(), hidden)
         return
-    # In slices, so that a product takes no more than the chunk's logits.
-    slices = -(-hidden.shape[1] // hidden.shape[0])
+    # In slices, so that a product takes no more than a piece's logits.
+    slices = -(-PIECES * hidden.shape[1] // hidden.shape[0])
     pairs = zip(of_weight.tensor_split(slices), grad.tensor_split(slices, dim=1), strict=True)
     for total, part in pairs:
         total += part.t() @ hidden
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Pack and unpack of a tensor that is saved as it is."""
     return tensor

@@ -11,7 +11,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import counted
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.tiles.chunks import ChunkedLoss, Loss, Projection, form_of, stand_in
-from scheduler.pytorch.tiles.steps import Made, after, formed, names
+from scheduler.pytorch.tiles.steps import Made, after, formed, names, widen
 
 _SAID = names(
     "shape dtype device layout requires_grad grad_fn is_leaf ndim size dim numel nelement __len__ "
@@ -173,7 +173,9 @@ def _cross_entropy(
         )
     empty = torch.empty((0, made.width), dtype=made.dtype, device=made.rows.device)
     dtype = F.cross_entropy(empty, target.flatten()[:0], weight=weight, reduction="none").dtype
-    loss = Loss(made.steps, made.rows, target, weight, ignore_index, label_smoothing, dtype)
+    # The loss is made in that dtype whatever it reads.
+    steps = made.steps[:-1] if made.steps[-1:] == (widen,) else made.steps
+    loss = Loss(steps, made.rows, target, weight, ignore_index, label_smoothing, dtype)
     has_backward = torch.is_grad_enabled()
     result: torch.Tensor = ChunkedLoss.apply(logits, projection, loss, reduction, has_backward)
     return result

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.tiles.chunks import Projection, Step
+from scheduler.pytorch.tiles.chunks import Projection, Step, exact
 
 
 def names(words: str) -> frozenset[str]:
@@ -108,11 +108,18 @@ def _with_step(
         return None
     # A chunk has two dimensions, whatever the logits have.
     given = [v.reshape(v.shape[-1:]) if isinstance(v, torch.Tensor) else v for v in others]
-    step = partial(_step, func, tuple(given), place, kwargs)
+    step: Step = partial(_step, func, tuple(given), place, kwargs)
     result = step(torch.empty((0, made.width), dtype=made.dtype, device=made.rows.device))
     if result.device != made.rows.device:
         return None
+    is_cast = func in (torch.Tensor.float, torch.Tensor.to)
+    step = widen if is_cast and result.dtype == exact(made.dtype) else step
     return replace(made, dtype=result.dtype, steps=(*made.steps, step))
+
+
+def widen(logits: torch.Tensor) -> torch.Tensor:
+    """Logits in the dtype in which sums are made."""
+    return logits.to(exact(logits.dtype))
 
 
 def _step(

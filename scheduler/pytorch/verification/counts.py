@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.replace import Replaced, replaced
+from scheduler.pytorch.model.step import call_model, device_of, prepared
 from scheduler.pytorch.model.wrappers import is_compiled
+from scheduler.pytorch.observe.autograd import saving_nothing
 
 Forward = Callable[..., Any]
 
@@ -75,6 +78,28 @@ def counted(
         once = within[part] / forwards[name] if within[part] and forwards[name] else 1
         more[name] = max(more[name], ceil(times / max(once, 1)))
     counts.update({name: counts[name] + count for name, count in more.items()})
+
+
+def saving(model: nn.Module, inputs: Any, names: Sequence[str]) -> set[str]:
+    """Those of some blocks whose forward saves anything; nobody asks for the others' to run again.
+
+    Runs a forward of the model, which must have no plan.
+    """
+    found: set[str] = set()
+
+    def noting(name: str, forward: Forward) -> Forward:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with saving_nothing(lambda tensor: found.add(name)):
+                return forward(*args, **kwargs)
+
+        return run
+
+    with prepared(model, inputs), ExitStack() as stack:
+        for name in names:
+            _put(stack, model.get_submodule(name), partial(noting, name))
+        ambient = stack.enter_context(lifted(device_of(model, inputs)))
+        ambient.around(call_model)(model, inputs)
+    return found
 
 
 def _in_backward() -> bool:

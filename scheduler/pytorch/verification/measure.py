@@ -11,11 +11,19 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.graph.apply import TracingModel
 from scheduler.pytorch.model.autocast import Ambient, lifted
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import find_blocks
-from scheduler.pytorch.model.step import call_model, clear_gradients, device_of, loss_of, prepared
+from scheduler.pytorch.model.step import (
+    arguments_of,
+    call_model,
+    clear_gradients,
+    device_of,
+    loss_of,
+    prepared,
+)
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, unique_bytes
@@ -90,6 +98,9 @@ def measured(
     inside: bool = False,
 ) -> Measurement:
     """`measure` of a model without wrapper; for `inside` see `counted`."""
+    if isinstance(followed := model.__dict__.get("forward"), FollowedModel):
+        args, kwargs = arguments_of(inputs)
+        followed.follow(args, kwargs)  # now: what a step changes on the model is put back
     with prepared(model, inputs, fake=fake) as (model, inputs):
         device = device_of(model, inputs)
         with lifted(device) as ambient:
@@ -98,6 +109,8 @@ def measured(
             step = TrainingStep(model, inputs, loss_fn, ambient)
             seconds = None if fake else _seconds(step, device)
             planned = model.__dict__.get("forward")
+            if isinstance(planned, FollowedModel):
+                planned = planned.original
             if fake and isinstance(planned, TracingModel):
                 step.run()  # the first traces the model
             with counted(model, names, inside=inside) as forwards:

@@ -14,7 +14,9 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
+from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
+from scheduler.pytorch.checkpointing.followed import plan_for
 from scheduler.pytorch.checkpointing.kind import check_plan, within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
@@ -23,7 +25,7 @@ from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.step import device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
-from scheduler.pytorch.verification.counts import counted
+from scheduler.pytorch.verification.counts import counted, saving
 from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
 
@@ -34,9 +36,12 @@ ROUNDING, MOST_ROUNDING = 64.0, 1 / 32
 """Under a plan with tiles gradients and loss may differ by so many units of rounding, and by that
 share of the largest entry at most."""
 
+FLOOR = 2.0**-10
+"""Share of the largest entry of all gradients, below which a parameter's are compared with it."""
+
 
 def verify(
-    plan: Plan,
+    plan: Plan | PlansByLength,
     model: nn.Module,
     inputs: Any,
     loss_fn: Callable[[Any], Any] | None = None,
@@ -49,7 +54,7 @@ def verify(
     Parameters
     ----------
     plan
-        What to verify.
+        What to verify; of plans by length that of the batch's length.
     model
         Without a plan applied. It is left as it was: gradients, buffers, random states.
     inputs, loss_fn
@@ -74,6 +79,7 @@ def verify(
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
+    plan = plan_for(plan, inputs)
     model = bare(model)
     modules = dict(model.named_modules())
     chain = plan.kind == "chain"  # where each block is called once, and is one layer
@@ -94,7 +100,11 @@ def verify(
         without, values, again = seen(), computed(), computed()
         with apply(plan, model, blocks):
             found, mine = seen(), computed()
-    planned = {name: named.forwards[name] for name in found.forwards}
+        planned = {name: named.forwards[name] for name in found.forwards}
+        fewer = {name: n for name, n in found.forwards.items() if 0 < n < planned[name]}
+        if fewer:
+            needed = saving(model, inputs, list(fewer))
+            planned |= {name: n for name, n in fewer.items() if name not in needed}
     verification = Verification(
         plan,
         device,
@@ -160,8 +170,8 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     """What was found, with what is to be said of values: without the plan, again, and with it."""
     noise = _farthest(values.gradients, again.gradients).share
     deterministic = not noise and values.outputs == again.outputs and values.after(again)
-    far, units, worst = _farthest(values.gradients, mine.gradients)
     tiled = bool(found.plan.tiles)
+    far, units, worst = _farthest(values.gradients, mine.gradients, FLOOR if tiled else 0.0)
     if not far:
         gradients = "equal"
     elif tiled and units <= ROUNDING and far <= MOST_ROUNDING:
@@ -172,7 +182,7 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     if deterministic:
         state = "equal" if values.after(mine, rounded=tiled) else "different"
     parted = found.parted
-    if parted is None and deterministic:
+    if parted is None and deterministic and not tiled:
         parted = _outputs_part(values.outputs, mine.outputs)
     if parted is None and gradients == "different":
         parted = _gradients_part(values, mine, worst)
@@ -200,8 +210,17 @@ class _Apart(NamedTuple):
     name: str
 
 
-def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> _Apart:
+def _farthest(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], floor: float = 0.0
+) -> _Apart:
+    """How far tensors are apart; `floor`: no entry counts as smaller than this share of them all.
+
+    What is zero but for rounding, as the gradient of a bias on the keys of attention, has no size
+    of its own to be compared with.
+    """
     far, units, worst = 0.0, 0.0, ""
+    least = max((float(each.abs().max()) for each in one.values() if each.numel()), default=0.0)
+    least = max(least * floor, 1e-300)
     for name in {**one, **other}:
         if name not in one or name not in other:
             return _Apart(float("inf"), float("inf"), name)
@@ -210,7 +229,7 @@ def _farthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> _
         a, b = one[name].double(), other[name].double()
         if torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()):
             continue  # the same steps break in the same way
-        difference = float((a - b).abs().max()) / max(float(a.abs().max()), 1e-300)
+        difference = float((a - b).abs().max()) / max(float(a.abs().max()), least)
         difference = difference if difference > 0 else float("inf")  # NaN on one side
         units = max(units, difference / torch.finfo(one[name].dtype).eps)
         if difference > far:

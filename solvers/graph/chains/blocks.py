@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from solvers.chain import frontier
+from solvers.chain import optimum
 from solvers.chain.problem import Chain
 from solvers.graph.chains.block import Block
 from solvers.graph.problem import LayerGraph
@@ -175,7 +175,7 @@ def solve_blocks(graph: LayerGraph, budget: int) -> Blocks | None:
     bounds: list[int] = []
     for blocks in as_chain(graph):
         try:
-            found = frontier.solve(blocks.chain, budget)
+            found = optimum.solve(blocks.chain, budget)
             schedule, bound = found.schedule, found.lower_bound_time
         except Infeasible as error:
             schedule, bound = error.schedule, least  # its replay on the graph may fit even so

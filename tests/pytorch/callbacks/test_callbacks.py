@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from scheduler import UnsupportedModel
+from scheduler import InvalidCosts, InvalidPlan, UnsupportedModel
 from scheduler.pytorch import callbacks
 from scheduler.pytorch.callbacks import (
     CheckpointCallback,
@@ -187,15 +187,15 @@ def test_lightning(precision: str) -> None:
     assert not {"forward", "log", "training_step"} & set(module.__dict__)
 
 
-def loop(accelerator: Accelerator, lengths: tuple[int, ...], followed: bool) -> Any:
+def loop(accelerator: Accelerator, steps: tuple[int, ...], followed: bool, **settings: Any) -> Any:
     """Losses, weights, and the plan after each step."""
     model: Any = gpt2()
     optimizer: Any = torch.optim.SGD(model.parameters(), momentum=0.9)
     model, optimizer = accelerator.prepare(model, optimizer)
     losses, handles = [], []
-    more = {**SETTINGS, "accelerator": accelerator, "budget": BUDGET}
+    more = {**SETTINGS, "accelerator": accelerator, "budget": BUDGET, **settings}
     watched = checkpoint_prepared(model, optimizer, **more) if followed else None
-    for length in lengths:
+    for length in steps:
         loss = model(TOKENS[:2, :length], labels=TOKENS[:2, :length]).loss
         accelerator.backward(loss)
         optimizer.step()
@@ -209,16 +209,31 @@ def loop(accelerator: Accelerator, lengths: tuple[int, ...], followed: bool) -> 
 
 
 def test_accelerate_follows_the_batches() -> None:
-    """A larger batch has a plan of its own; a smaller one keeps the plan."""
-    lengths = (32, 64, 48, 64)
+    """A larger batch has a plan of its own; a smaller one the smallest that it fits."""
+    lengths = (32, 64, 48, 64, 20)
     found = loop(Accelerator(cpu=True), lengths, True)
     assert_same(found, loop(Accelerator(cpu=True), lengths, False))
-    first, second, third, fourth = found[2]
+    first, second, third, fourth, last = found[2]
     assert second is third is fourth
+    assert last.choice is first.choice
     assert first.plan.overhead == 0 < second.plan.overhead
     # What is reserved: fp32 weights, and SGD's one momentum of their size.
     weights = 4 * sum(p.numel() for p in gpt2().parameters())
     assert second.choice.request.reserved_bytes == 2 * weights
+
+
+def test_accelerate_plans_by_length() -> None:
+    """A batch is planned for at the next of the lengths, once for all that are as short."""
+    lengths = (20, 50, 30, 64)
+    found = loop(Accelerator(cpu=True), lengths, True, lengths=[32, 64])
+    assert_same(found, loop(Accelerator(cpu=True), lengths, False))
+    first, second, third, fourth = (handle.choice for handle in found[2])
+    assert first is third is not second is fourth
+    assert first.plan.overhead == 0 < second.plan.overhead
+    with pytest.raises(InvalidPlan, match="a step of 2 × 50 tokens is larger than the longest"):
+        loop(Accelerator(cpu=True), lengths, True, lengths=[32])
+    with pytest.raises(InvalidCosts, match="the lengths must increase"):
+        loop(Accelerator(cpu=True), lengths, True, lengths=[64, 32])
 
 
 def test_accelerate_says_what_it_needs_to_know() -> None:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scheduler import Plan, UnsupportedModel
 from scheduler.pytorch import apply
 from scheduler.pytorch.callbacks import checkpoint_prepared
-from scheduler.pytorch.callbacks.follow import FollowedModel
+from scheduler.pytorch.checkpointing.followed import FollowedModel
 from solvers.schedule import Checkpoint, Items, Keep
 from tests.pytorch.checkpointing.test_refusals import Stack, blocks_of, segments
 from tests.pytorch.models import mean_square, mlp, noise
@@ -43,6 +43,18 @@ DEEP = replace(
             ),
         )
     ),
+)
+TILED = replace(
+    NESTED,
+    schedule=Items(
+        (
+            Checkpoint(0, 1, (Keep(0, "tiles-4"), Keep(1, "tiles-4"))),
+            Keep(2, "tiles-4"),
+            Checkpoint(3, 3, (Keep(3, "tiles-4"),)),
+        )
+    ),
+    tiles=dict.fromkeys(blocks_of(4), 4),
+    tiled=dict.fromkeys(blocks_of(4), ("0",)),
 )
 X = noise(32, 16)
 Wrap = Callable[[nn.Module, Plan | None], nn.Module]
@@ -129,12 +141,19 @@ def followed(model: nn.Module, plan: Plan | None) -> nn.Module:
     return wrapped
 
 
-FOLLOWED: list[FollowedModel] = []
+FOLLOWED: list[FollowedModel[Any]] = []
 
 
-def gradients(wrap: Wrap, plan: Plan | None) -> dict[str, torch.Tensor]:
+def even() -> nn.Sequential:
+    """A block with an MLP that draws nothing."""
+    return nn.Sequential(mlp(dropout=0.0), nn.Tanh())
+
+
+def gradients(
+    wrap: Wrap, plan: Plan | None, block: Callable[[], nn.Module] = mlp
+) -> dict[str, torch.Tensor]:
     """Of three steps, in each process on other rows; of each parameter the local part."""
-    model = wrap(Stack(4), plan)
+    model = wrap(Stack(4, block), plan)
     found = {}
     torch.manual_seed(dist.get_rank())
     for step in range(3):
@@ -157,6 +176,15 @@ def check(name: str, wrap: Wrap, plan: Plan = SINGLE) -> None:
     different = [key for key in found if not torch.equal(found[key], expected[key])]
     assert not different, f"{name}: {different}"
     say(name)
+
+
+def check_tiles(name: str, wrap: Wrap) -> None:
+    """Compare a run with tiles inside blocks with one without, to rounding."""
+    found, expected = gradients(wrap, TILED, even), gradients(wrap, None, even)
+    assert found.keys() == expected.keys(), name
+    for key, whole in expected.items():
+        torch.testing.assert_close(found[key], whole, rtol=1e-5, atol=1e-6 * float(whole.norm()))
+    say(f"{name} tiles")
 
 
 SEEN: list[list[bool]] = []
@@ -191,6 +219,8 @@ def main() -> None:
         unused = ddp(after, partly=True, find_unused_parameters=True)
         check(f"ddp {when} find_unused_parameters", unused, NESTED)
         check(f"fsdp {when}", fsdp(after, mixed=False))
+        check_tiles(f"ddp {when}", ddp(after))
+        check_tiles(f"fsdp {when}", fsdp(after, mixed=False))
         check(f"fsdp {when} mixed", fsdp(after, mixed=True))
         check(f"fsdp {when} nested", fsdp(after, mixed=False), NESTED)
         check(f"fsdp {when} nested mixed", fsdp(after, mixed=True), NESTED)

@@ -183,7 +183,7 @@ def test_gradients_of_an_output_beside_the_loss() -> None:
     x = X.clone().requires_grad_()
     torch.manual_seed(1)
     (expected,) = torch.autograd.grad(mean_square(model(x)), x)
-    with apply(segments(blocks_of(4), 3, 1), model):  # type: ignore[arg-type]
+    with apply(segments(blocks_of(4), 3, 1), model):  # type: ignore[call-overload]
         torch.manual_seed(1)
         (found,) = torch.autograd.grad(mean_square(model(x)), x)
     assert torch.equal(found, expected)

@@ -49,6 +49,7 @@ CHECKS = [
     "ddp followed",
     *(f"fsdp {when}{how}" for when in ("before", "after") for how in ("", " mixed")),
     *(f"fsdp {when} {how}" for when in ("before", "after") for how in ("nested", "nested mixed")),
+    *(f"{how} {when} tiles" for when in ("before", "after") for how in ("ddp", "fsdp")),
     *("fsdp before deep", "fsdp after deep", "fsdp kept", "fsdp kept nested"),
     *("fsdp grouped", "fsdp stages", "fsdp stages refused", "fsdp scattered"),
 ]

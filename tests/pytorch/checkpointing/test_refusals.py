@@ -480,7 +480,7 @@ def test_checkpointing_is_switched_off_by_what_the_model_offers() -> None:
 def test_arguments_in_another_order() -> None:
     model, plan = Stack(), segments(blocks_of(4), 1)
     with pytest.raises(InvalidPlan, match=r"got Stack in the place of the plan.*write apply\(plan"):
-        apply(model, plan)  # type: ignore[arg-type]
+        apply(model, plan)  # type: ignore[call-overload]
     with pytest.raises(InvalidPlan, match=r"got Stack in the place .*write verify\(plan, model,"):
         verify(model, plan, X)  # type: ignore[arg-type]
     with pytest.raises(InvalidCosts, match=r"got a model \(Stack\) in the place of its costs.*p"):

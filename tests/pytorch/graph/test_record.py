@@ -88,6 +88,19 @@ def test_a_size_that_depends_on_values() -> None:
         model(noise(8, 16), ~mask)
 
 
+def test_an_operation_that_fails_on_other_values() -> None:
+    def code(m: Net, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        return m.a(x) * torch.arange(mask.sum())  # type: ignore[call-overload]
+
+    mask = torch.arange(20) < 16
+    assert check(code, mask) == ["a", "mul"]
+    model = Net(code)
+    graph = trace(model, (noise(8, 16), mask))
+    apply_graph(keep_all(graph), graph, model)
+    with pytest.raises(UnsupportedModel, match="'mul' ran when the model was traced and fails now"):
+        model(noise(8, 16), ~mask)
+
+
 def test_random_numbers_are_drawn_in_the_models_order() -> None:
     def code(m: Net, x: torch.Tensor) -> Any:
         h = m.drop(m.a(x))

@@ -111,7 +111,8 @@ def test_arguments_beside_the_activation() -> None:
     described = describe(this.model, this.inputs, blocks="decoder.block.[1-9]", fake=True)
     text = str(described).replace("\n", " ")
     assert "5 blocks, named by the pattern 'decoder.block.[1-9]'. 2 of them were run" in text
-    assert "of them 108.0 KiB that the blocks are handed beside the activation" in text
+    assert "of them 36.00 KiB that the blocks are handed beside the activation" in text
+    assert "72.00 KiB more that the blocks are handed beside the activation are held for" in text
     assert "Beside the activation the blocks pass a gradient to other arguments." in text
 
 

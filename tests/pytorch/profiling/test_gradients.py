@@ -139,6 +139,14 @@ class CutOff(Codes):
         return Blocks.forward(self, x.round().detach())
 
 
+class HalfCutOff(Codes):
+    """Of a stack the last block hands on what nothing is trained by."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.encoder[0](x)
+        return Blocks.forward(self, x + self.encoder[1](x).detach())
+
+
 class Pyramid(nn.Module):
     """Two stages; what is between them is read at the end, too, by a layer that holds it."""
 
@@ -160,7 +168,7 @@ class Pyramid(nn.Module):
         return both
 
 
-KINDS = [Blocks, Residual, OnlyBeside, Unread, Wide, Codes, CutOff, Pyramid]
+KINDS = [Blocks, Residual, OnlyBeside, Unread, Wide, Codes, CutOff, HalfCutOff, Pyramid]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -264,7 +264,8 @@ def test_weights_that_all_blocks_share() -> None:
     model = Model(mlp)
     for block in model.blocks[1:]:
         block[2].weight = model.blocks[0][2].weight  # type: ignore[index]
-    costs = check(Case(model, X, mean_square))
+    # Its gradient, a thirtieth of all here, counts as there while a segment runs again.
+    costs = check(Case(model, X, mean_square), error=0.04)
     assert sum(layer.gradient_bytes for layer in costs.layers) == sum(
         p.nbytes for p in model.parameters()
     )

@@ -215,7 +215,7 @@ def test_a_real_profile_sees_the_same_bytes_under_the_same_option() -> None:
 def test_options_thin_the_pareto_set_by_a_gap_that_is_told() -> None:
     this = case("gpt2")
     found = see(this.model, this.inputs, options=True, fake=True)
-    ways = found.options[0]
+    ways = found.each[0].ways
     assert ways is not None
     assert 0 < ways.gap < found.costs.layers[1].forward_time / 5
     assert len(ways.ways) <= 14

@@ -124,9 +124,10 @@ def test_one_block_by_hand() -> None:
     assert found.saved_bytes == 512
     assert found.input_saved
     assert not found.output_saved
+    assert found.forward_transient_bytes == 1024 - 256 - 512
+    assert found.drop_transient_bytes == 1024 - 256
     # When it runs again, the scalar that starts a backward is there as well.
-    assert found.forward_transient_bytes == 1024 + 4 - 256 - 512
-    assert found.drop_transient_bytes == 1024 + 4 - 256
+    assert (found.first_transient_bytes, found.again_transient_bytes) == (0, 4)
     assert found.gradient_bytes == 304
     assert found.backward_transient_bytes == 1680 - 1328 + 4  # the scalar that starts a backward
     assert found.backward_overlap_bytes == 0
@@ -205,8 +206,10 @@ def test_identical_blocks_cost_the_same(name: str) -> None:
     # The first convolution has other channels and nobody wants its input's gradient; without
     # gradients for the data, the first block of a Sequential differs from the rest.
     first = 0 if name in ("gpt2", "llama-float32", "llama-bfloat16") else 1
+    # Nor is what is there when each first runs the same, and what no later one is handed.
+    apart = ("name", "_", "first_transient_bytes", "beside_bytes")
     costs_of = {
-        tuple(getattr(layer, field) for field in layer.__slots__ if field not in ("name", "_"))
+        tuple(getattr(layer, field) for field in layer.__slots__ if field not in apart)
         for layer in blocks[first:]
     }
     assert len(costs_of) == 1
@@ -575,3 +578,53 @@ def _resident() -> int:
     """Most bytes that were ever resident."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Masked(nn.Module):
+    """Its blocks are handed what is added to their scores, of which autograd saves nothing."""
+
+    def __init__(self, *, learned: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Linear(16, 16)
+        self.blocks = nn.ModuleList(Scores() for _ in range(3))
+        self.head = nn.Linear(16, 4)
+        self.bias = nn.Parameter(torch.ones(256)) if learned else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.new_zeros(256, 256).tril()
+        if self.bias is not None:
+            mask = mask + self.bias
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h, mask)
+        return self.head(h)  # type: ignore[no-any-return]
+
+
+class Scores(nn.Module):
+    """A block that mixes rows by their products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(x) @ x.T + mask
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_masks_are_held_by_who_starts_again(learned: bool) -> None:
+    x = noise(256, 16)
+    this = Case(Masked(learned=learned), x, mean_square)
+    graph = profile(this.model, x, mean_square)
+    assert [layer.beside_bytes for layer in graph.layers] == [0, 0, 0, 256 * 256 * 4, 0]
+    check_prediction(this, graph, 0.9, 0.7, 0.5, 0.0)
+
+
+def test_an_input_that_has_no_gradient() -> None:
+    model = nn.Sequential(nn.Linear(2048, 16), *(models.mlp() for _ in range(3)))
+    model[0].requires_grad_(False)
+    x = noise(64, 2048)
+    this = Case(model, x, mean_square)
+    check_prediction(this, profile(model, x, mean_square, blocks=["1", "2", "3"]), 0.9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from scheduler import InfeasibleBudget, InvalidCosts, InvalidPlan, Plan, frontie
 from scheduler.export.export import export
 from scheduler.plans.rows import policy_sentences
 from scheduler.pytorch import apply, auto_checkpoint, describe, profile, verify
-from tests.pytorch.models import mlp
+from solvers.schedule import Checkpoint
+from tests.pytorch.models import batch as rows
+from tests.pytorch.models import llama, mlp
 
 TOKENS, WORDS = 64, 1000
 
@@ -59,7 +62,7 @@ def test_a_head_in_tiles_is_as_predicted(name: str, tmp_path: Path) -> None:
     assert trades.points[0][0] < 0.6 * whole.points[0][0]
     trades.plan(budget=trades.points[0][0]).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
-    (pieces,) = plan.tiles.values()
+    pieces = plan.tiles[costs.layers[-1].name]
     plan.replay(costs)
     assert (
         f"{costs.layers[-1].name} in {pieces}. Gradients are the model's"
@@ -70,8 +73,51 @@ def test_a_head_in_tiles_is_as_predicted(name: str, tmp_path: Path) -> None:
     assert found.gradients == "equal to rounding"
     assert 0 < found.largest_difference_units < 64
     assert 0.99 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
-    with pytest.raises(InvalidPlan, match=f"in {pieces} tiles, which a file for torch does not do"):
+    with pytest.raises(InvalidPlan, match="tiles, which a file for torch does not do"):
         export(plan, "torch", costs)
+
+
+def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None:
+    model, batch = llama(n_layer=3, hidden_size=16, intermediate_size=56), rows(1, 64)
+    whole = frontier(profile(model, batch)).points[0][0]
+    told = describe(model, batch, tiles=8)
+    words, first = " ".join(str(told).split()), told.costs.layers[1].options
+    assert [(each.tiles, each.keeps) for each in first] == [(2, ()), (4, ()), (8, ())]
+    assert first[0].tiled == ("input_layernorm", "post_attention_layernorm", "mlp")
+    assert f"Tiles in {', '.join(told.blocks)}: {', '.join(first[0].tiled)}, in 2, 4, 8" in words
+    assert "Whole there: self_attn, which mixes tokens by aten._scaled_dot_product" in words
+    trades = frontier(told.costs)
+    least = trades.points[0][0]
+    assert least < 0.6 * whole
+    for budget in (least, (least + whole) // 2, trades.points[-1][0]):
+        trades.plan(budget=budget).save(tmp_path / "plan.json")
+        plan = Plan.load(tmp_path / "plan.json")
+        plan.replay(told.costs)
+        found = verify(plan, model, batch)
+        assert found.ok, str(found)
+        assert found.gradients == ("equal to rounding" if plan.tiles else "equal")
+        assert 0.99 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
+    assert not plan.tiles  # with room for everything
+
+
+def test_tiles_inside_blocks_are_put_and_taken_away() -> None:
+    model, batch = llama(n_layer=3, hidden_size=16, intermediate_size=56), rows(1, 64)
+    trades = frontier(profile(model, batch, tiles=16))
+    plan = trades.plan(budget=trades.points[0][0])
+    assert any(isinstance(item, Checkpoint) for item in plan.items)
+    assert set(plan.tiled) == {*plan.layers[1:-1]}
+    whole = model(**batch).logits
+    with apply(plan, model) as handle, torch.no_grad():
+        assert handle.report().ok
+        assert torch.allclose(model(**batch).logits, whole, rtol=1e-5, atol=1e-6)
+        del model.model.layers[0].mlp.forward
+        assert handle.report().found["model.layers.0"] == "its forward was replaced since"
+    assert torch.equal(model(**batch).logits, whole)
+    first = plan.layers[1]
+    for tiled, what in (((), "does not say which"), (("mlq",), "'model.layers.0.mlq' in tiles")):
+        wrong = replace(plan, tiled={**plan.tiled, first: tiled})
+        with pytest.raises(InvalidPlan, match=what):
+            apply(wrong, model)
 
 
 def test_what_a_head_in_tiles_changes_is_undone() -> None:

@@ -199,11 +199,11 @@ def check_auto(make: Callable[[], Made]) -> Result:
     made = make()
     optimizer = torch.optim.AdamW(made.model.parameters())
     asked: dict[str, Any] = {"optimizer": optimizer, "time_limit": SECONDS, "quiet": True}
-    given = made.model, made.batch, made.loss_fn
+    given: tuple[Any, ...] = made.model, made.batch, made.loss_fn
     before = _attached(made.model)
     try:
         bounds: dict[str, Any] = {"margin": 0, "options": False, "verify": False}
-        with auto_checkpoint(*given, budget_gb=1000, **bounds, **asked) as handle:
+        with auto_checkpoint(*given, budget_gb=1000, **(asked | bounds)) as handle:
             request, most = handle.choice.request, handle.choice.peak_bytes
         try:
             replace(request, budget_bytes=1).solve()

@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import brute
-from solvers.chain.frontier import Frontier, solve
+from solvers.chain.frontier import Frontier
+from solvers.chain.optimum import solve
 from solvers.chain.problem import Chain
 from solvers.problem import Layer, Option
 from solvers.schedule import Checkpoint, Item, Items, Keep
 from solvers.solution import Infeasible, Status, Unsuitable
 from tests.oracles.oracle import pareto, simulate
-from tests.oracles.strategies import chains, plans
+from tests.oracles.strategies import chains, plans, possible_forwards
 
 # Drawing 25 layers of 15 fields is slow and large by design, not by accident.
 _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -69,7 +70,7 @@ def repeated(chain: Chain, length: int) -> Chain:
     period = [without_overlap(layer) for layer in chain.layers]
     layers = (period * length)[:length]
     named = tuple(replace(layer, name=f"l{i}") for i, layer in enumerate(layers))
-    made = Chain(named, period[-1].output_bytes)
+    made = Chain(tuple(possible_forwards(named)), period[-1].output_bytes)
     if brute.count_plans(made, MOST) > MOST:
         return repeated(chain, length - 1)
     return made
@@ -220,6 +221,12 @@ def scaled(chain: Chain, size: int, time: int) -> Chain:
             backward_transient_bytes=la.backward_transient_bytes * size,
             backward_overlap_bytes=la.backward_overlap_bytes * size,
             gradient_bytes=la.gradient_bytes * size,
+            ending_transient_bytes=None
+            if la.ending_transient_bytes is None
+            else la.ending_transient_bytes * size,
+            first_transient_bytes=la.first_transient_bytes * size,
+            again_transient_bytes=la.again_transient_bytes * size,
+            beside_bytes=la.beside_bytes * size,
             options=tuple(scaled_option(o, size, time) for o in la.options),
         )
         for la in chain.layers
@@ -249,6 +256,7 @@ def test_a_layer_of_no_cost_at_the_end(chain: Chain) -> None:
     # A plan of the old chain and "keep" for the new layer never peaks higher. The other way, the
     # old plan pays at most d_{L-1}, which the new chain makes only once the forwards are over.
     nothing = Layer("nothing", 0, 0, 0, 0, 0, input_saved=False, output_saved=False)
+    nothing = replace(nothing, recomputable=chain.layers[-1].recomputable)
     old = Frontier(chain).points
     new = Frontier(Chain((*chain.layers, nothing), chain.input_bytes)).points
     gradient = chain.layers[-1].output_bytes

@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from solvers.chain.arrays import least_memory
-from solvers.chain.frontier import Frontier, solve
+from solvers.chain.frontier import Frontier
 from solvers.chain.methods import METHODS
+from solvers.chain.optimum import solve
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 from solvers.solution import Infeasible, Status, Unsuitable

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import frontier
+from solvers.chain import frontier, optimum
 from solvers.chain.brute import count_plans, every_plan
 from solvers.chain.problem import Chain
 from solvers.graph.chains import blocks as blocks_module
@@ -83,7 +83,7 @@ def graph_of(layers: Sequence[Layer], edges: Sequence[tuple[int, int]], x: int) 
 @st.composite
 def block_graphs(draw: st.DrawFn, max_layers: int = 9, max_size: int = 4) -> LayerGraph:
     """Chains of random blocks of random layers, equal blocks among them."""
-    drawn = draw(chains(min_layers=2, max_layers=max_layers, max_options=0))
+    drawn = draw(chains(min_layers=2, max_layers=max_layers, as_graph=True))
     layers = list(drawn.layers)
     sizes: list[int] = []
     while sum(sizes) < len(layers):
@@ -172,7 +172,7 @@ def test_no_plan_peaks_higher_on_the_graph(graph: LayerGraph, data: st.DataObjec
         assert on_graph.time <= on_chain.time
 
 
-@given(chains(min_layers=4, max_layers=4, max_options=0), st.booleans(), st.data())
+@given(chains(min_layers=4, max_layers=4, as_graph=True), st.booleans(), st.data())
 @settings(deadline=None, max_examples=150, suppress_health_check=_SLOW)
 def test_no_plan_of_one_block_peaks_higher(drawn: Chain, first: bool, data: st.DataObject) -> None:
     # Beside the block, or two, there is next to nothing, so that it decides the peak of each plan.
@@ -234,7 +234,7 @@ def test_solve_blocks(graph: LayerGraph, percent: int) -> None:
     assert found == solve_blocks(graph, budget)
 
 
-@given(chains(max_layers=7, max_options=0))
+@given(chains(max_layers=7, as_graph=True))
 @settings(deadline=None, max_examples=100)
 def test_a_path_gets_the_optimum_of_the_frontier(drawn: Chain) -> None:
     layers = tuple(replace(layer, recompute_time=layer.forward_time) for layer in drawn.layers)
@@ -289,7 +289,7 @@ def subsets(things: Sequence[T]) -> Iterator[tuple[T, ...]]:
     return joined.from_iterable(combinations(things, k) for k in range(len(things) + 1))
 
 
-@given(chains(min_layers=4, max_layers=5, max_options=0), st.booleans(), st.data())
+@given(chains(min_layers=4, max_layers=5, as_graph=True), st.booleans(), st.data())
 @settings(deadline=None, max_examples=100)
 def test_options_are_the_pareto_set(drawn: Chain, first: bool, data: st.DataObject) -> None:
     # A block at the start, of two sources, or after a first layer; then a last layer.
@@ -379,8 +379,8 @@ def test_options_save_time() -> None:
     assert found is not None
     assert not found.exact
     assert found.count == len(blocks.chain) == 14  # the first block is a path of its own
-    assert found.time == found.lower_bound_time == frontier.solve(blocks.chain, budget).time
-    assert found.time < frontier.solve(whole.chain, budget).time
+    assert found.time == found.lower_bound_time == optimum.solve(blocks.chain, budget).time
+    assert found.time < optimum.solve(whole.chain, budget).time
     assert blocks.chain.layers[-2].options
     assert not blocks.chain.layers[-1].options  # its backward is next, whatever is held
 

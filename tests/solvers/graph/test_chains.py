@@ -112,7 +112,7 @@ def makes_again_out_of_turn(graph: LayerGraph, steps: tuple[LayerAction, ...]) -
     return False
 
 
-@given(chains(max_layers=6, max_options=0), st.data())
+@given(chains(max_layers=6, as_graph=True), st.data())
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_never_worse(chain: Chain, data: st.DataObject) -> None:
     chain = without_early_stop(chain)
@@ -124,7 +124,7 @@ def test_never_worse(chain: Chain, data: st.DataObject) -> None:
     assert found.peak_bytes <= budget
 
 
-@given(chains(max_layers=4, max_options=0), st.data())
+@given(chains(max_layers=4, as_graph=True), st.data())
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_better_for_a_known_reason(chain: Chain, data: st.DataObject) -> None:
     chain = without_early_stop(chain)

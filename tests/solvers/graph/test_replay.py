@@ -259,7 +259,7 @@ def test_what_is_legal_of_layers(data: st.DataObject) -> None:
 @examples(200)
 @given(st.data())
 def test_plans_of_chains_need_no_more_as_graphs(data: st.DataObject) -> None:
-    chain = data.draw(chains(max_layers=6, max_options=0))
+    chain = data.draw(chains(max_layers=6, as_graph=True))
     layers = tuple(replace(la, recompute_time=la.forward_time) for la in chain.layers)
     chain = replace(chain, layers=layers)
     items = data.draw(plans(chain))

@@ -18,11 +18,10 @@ from scheduler.memory.simulate.kernels import (
     l2_norm,
     multiply,
     part,
-    rms_norm,
     split,
     view,
 )
-from scheduler.memory.simulate.modules import project
+from scheduler.memory.simulate.modules import narrow_norm, project
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 
@@ -106,7 +105,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
         v = project(paper, at, x, "v")
         v = view(paper, v, copied=not fuses(at) and shape.kv_heads > 1)
         if late:
-            q, k = (rms_norm(paper, at, part, shape.head_width) for part in (q, k))
+            q, k = (narrow_norm(paper, at, part, shape.head_width) for part in (q, k))
         return q, k, v
     qkv = project(paper, at, x, "qkv")
     if shape.family == "gpt_neox":
@@ -122,7 +121,7 @@ def _projected(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value, Value
 def _headed(paper: Paper, at: Setting, x: Value, late: bool) -> Value:
     """Put queries or keys in heads, and norm them where the shape does, unless `late`."""
     x = view(paper, x, copied=at.shape.rotary or (not fuses(at) and at.shape.heads > 1))
-    return rms_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
+    return narrow_norm(paper, at, x, at.shape.head_width) if at.shape.qk_norm and not late else x
 
 
 def _fused(

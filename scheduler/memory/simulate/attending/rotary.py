@@ -19,7 +19,7 @@ JOINED_BY_ROTARY = ("deepseek_v3", "glm", "glm4", "gpt_neox", "gpt_oss", "phi3")
 """Families whose rotary slices a head and joins the parts again, head by head in memory."""
 _BY_HALVES = ("gpt_oss",)
 """Of these, those whose halves are turned one by one, by tables of half a head."""
-_INTERLEAVED = ("glm", "glm4")
+INTERLEAVED = ("glm", "glm4")
 """Of these, those that turn neighbours, so that each block makes tables of its own."""
 
 
@@ -58,7 +58,7 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     if at.shape.family not in JOINED_BY_ROTARY:
         turned = _rotary(paper, q, tables)
         return turned, _rotary(paper, k, tables)
-    if at.shape.family in _INTERLEAVED:
+    if at.shape.family in INTERLEAVED:
         tables = [_repeated(paper, at) for _ in range(2)]
     q_turns, q_stays, k_turns, k_stays = (
         part(paper, x, x.elements * share // width)
@@ -68,7 +68,7 @@ def turned(paper: Paper, at: Setting, q: Value, k: Value) -> tuple[Value, Value]
     if at.shape.family == "phi3":
         turned = join(paper, _rotary(paper, q_turns, tables), q_stays)
         return turned, join(paper, _rotary(paper, k_turns, tables), k_stays)
-    both = at.shape.family in _INTERLEAVED
+    both = at.shape.family in INTERLEAVED
     q, k = (_rotary(paper, x, tables, neighbours=both) for x in (q_turns, k_turns))
     turned = join(paper, q, q_stays)
     return turned, join(paper, k, k_stays)

@@ -250,10 +250,19 @@ def run_node(
             enabled, how = node.meta["under"]
             stack.enter_context(torch.set_grad_enabled(enabled))
             stack.enter_context(cast(how))
-        if node.op == "call_module":
-            output = model.get_submodule(target)(*args, **kwargs)
-            return tree_leaves(output)[node.meta["place"]] if "place" in node.meta else output
-        result = target(*args, **kwargs)
+        call = model.get_submodule(target) if node.op == "call_module" else target
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # memory that is out, say
+                raise
+            raise OtherValues(
+                f"{node.name!r} ran when the model was traced and fails now ({error}), as sizes "
+                "in the model depend on its inputs' values or on what it draws; a plan is for one "
+                "size"
+            ) from error
+    if node.op == "call_module":
+        return tree_leaves(result)[node.meta["place"]] if "place" in node.meta else result
     _check(node, result)
     return result
 
