@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import shown
 from scheduler.export.standalone.caches import check_no_cache, hand_no_caches
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.fake import faked
@@ -36,7 +37,13 @@ def prepared(
         stack.enter_context(no_skips(model))
         # Whoever calls may be under `torch.no_grad`.
         stack.enter_context(torch.enable_grad())
-        yield model, inputs
+        try:
+            yield model, inputs
+        except IndexError as error:
+            raise UnsupportedModel(
+                f"{type(model).__name__} does not run on this batch ({error}): a token or a label "
+                "is outside of its vocabulary, or the sequence is longer than its positions"
+            ) from error
 
 
 def device_of(model: nn.Module, inputs: Any) -> torch.device:
@@ -110,6 +117,18 @@ def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise UnsupportedModel(
         "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments, "
         f"got {type(inputs).__name__}"
+    )
+
+
+def check_loss(loss_fn: object) -> None:
+    """Raise `UnsupportedModel` where something else is in the place of `loss_fn`."""
+    if loss_fn is None or callable(loss_fn):
+        return
+    budget = isinstance(loss_fn, (int, float, str)) and not isinstance(loss_fn, bool)
+    name = "budget" if isinstance(loss_fn, str) else "budget_gb"
+    hint = f"; for a budget write {name}={loss_fn!r}" if budget else ""
+    raise UnsupportedModel(
+        f"loss_fn, the third argument, must be a function of the output, got {shown(loss_fn)}{hint}"
     )
 
 
