@@ -114,46 +114,47 @@ class _Search:
             return
         assert smallest is not None  # one point a span
         peak = self._tables.points(smallest)[0][0]
+        known = Solution.of(self._chain, Items(self._tables.plan(smallest, peak)))
         del smallest
-        if peak > self._budget:
-            best = _Search(self._chain, peak, self._nested, self._limits).solution()
-            raise Infeasible.of(self._chain, best.schedule)
+        self._offer(known)
+        if self._best is None:
+            of_that = _Search(self._chain, peak, self._nested, self._limits)
+            of_that._offer(known)
+            raise Infeasible.of(self._chain, of_that.solution().schedule)
 
     def _prove(self, bounds: Bounds) -> None:
         """Find the best plan, by exact sets as far as memory and the caller allow."""
         self._tell("sets")
-        part, most, width = (
-            self._least // (_FIRST * len(self._chain)) + 1,
-            self._limits.max_points or 0,
-            _NARROW,
-        )
+        part, width = self._least // (_FIRST * len(self._chain)) + 1, _NARROW
+        most = self._limits.max_points or 0
         tables = self._tables
         while True:
             excess = self._capped(bounds.least_excess + part)
             found = self._look(bounds, excess, most, width)
             if found is None:
+                if most == FIT:
+                    break
                 most = FIT
                 continue
             exact = tables.whole and not tables.thinned
-            if found and exact:
-                assert self._best is not None
-                self._raise_bound(self._best.time - self._least)
-                return None
             if exact:
-                self._raise_bound(excess + 1)
-            wider = not tables.whole and width < tables.widest
-            if found and (tables.thinned or not wider):
-                return self._bound(bounds)
-            if not found and excess < LIMIT:
+                # A plan that is found is the best; without one none loses so little.
+                lost = self._best.time - self._least if found and self._best else excess + 1
+                self._raise_bound(lost)
+            if not found and excess < self._capped(LIMIT):
                 part *= _FACTOR
-            elif wider:
-                width *= _FACTOR
+            elif exact or self._best is None:
+                return
+            elif tables.thinned or width >= tables.widest:
+                break
             else:
-                return None
+                width *= _FACTOR
+        self._bound(bounds)
 
     def _bound(self, bounds: Bounds) -> None:
         """With a plan from sets that are not exact in hand: what is known of a better one."""
-        assert self._best is not None
+        if self._best is None:
+            return
         for each in quick_plans(self._chain, self._budget, nested=self._nested):
             self._offer(each)
         tables = self._tables

@@ -45,6 +45,11 @@ def fragmentation(budget_bytes: int) -> int:
     return budget_bytes * _FRAGMENTATION // 100
 
 
+def smallest_with_fragmentation(needed: int) -> int:
+    """The smallest budget of which `needed` bytes are left beside what an allocator cannot use."""
+    return (needed - 1) * 100 // (100 - _FRAGMENTATION) + 1
+
+
 @dataclass(frozen=True, repr=False)
 class FitFacts:
     """What a training step needs on one GPU, and what it has: the figures of a `Fit`.

@@ -205,6 +205,8 @@ def auto_checkpoint(
             return state.total_bytes + problem.replay(problem.keep_all()).peak_bytes
 
         check_unit("budget", budget_gb, budget, asked, everything)
+        aside = _margin(margin, asked, device)
+        check_unit("margin", None, margin, aside, everything)
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
         if gradient_accumulation and counted == trained:
@@ -216,10 +218,11 @@ def auto_checkpoint(
             costs,
             state,
             trained if _has_buckets(whole) else 0,
-            _margin(margin, asked, device),
+            aside,
             unique_bytes(inputs) + update + (0 if gradient_accumulation else trained),
             _smaller_moments(model, state.moments_bytes),
             time_limit,
+            margin is None,
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
         choice, handle = check.chosen(request, estimated, tuple(notes))

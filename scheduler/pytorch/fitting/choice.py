@@ -9,6 +9,7 @@ from scheduler.api import solve
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import counted, format_both, format_bytes, more_than_budget
 from scheduler.costs.costgraph import CostGraph
+from scheduler.memory.fitting.facts import fragmentation, smallest_with_fragmentation
 from scheduler.memory.state.state import State
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.verification.measure import Measurement
@@ -32,6 +33,8 @@ class Request:
         What DistributedDataParallel holds beside gradients.
     margin_bytes
         What is set aside for memory that is no tensor's.
+    margin_grows
+        Whether `fragmentation` of the budget is a part of it, which with another budget is another.
     update_bytes
         What is live in the optimizer's step beside what is reserved, whatever the plan.
     smaller_moments_bytes
@@ -48,6 +51,7 @@ class Request:
     update_bytes: int
     smaller_moments_bytes: int | None
     time_limit: float
+    margin_grows: bool = False
 
     @property
     def reserved_bytes(self) -> int:
@@ -79,19 +83,25 @@ class Request:
             needs, set_by = self.update_bytes + reserved, UPDATE
             if needs < error.smallest_budget_bytes:
                 needs, set_by = error.smallest_budget_bytes, error.set_by
-            said = {"smallest_budget_bytes": needs, "set_by": set_by}
+            said = {"smallest_budget_bytes": self._smallest(needs), "set_by": set_by}
             raise error.reserving(
                 self.reserved_for, budget_bytes=self.budget_bytes, **said
             ) from None
         if self.update_bytes + reserved > self.budget_bytes:
             raise InfeasibleBudget(
                 self.budget_bytes,
-                self.update_bytes + reserved,
+                self._smallest(self.update_bytes + reserved),
                 UPDATE,
                 reserved,
                 reserved_for=self.reserved_for,
             )
         return plan
+
+    def _smallest(self, needs: int) -> int:
+        """The budget that does where `needs` bytes are needed, with the margin that it then has."""
+        if not self.margin_grows:
+            return needs
+        return smallest_with_fragmentation(needs - fragmentation(self.budget_bytes))
 
     def best(self) -> Plan:
         """The fastest plan; where none fits, the error says what would lower the budget, too."""

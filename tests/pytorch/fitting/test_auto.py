@@ -163,6 +163,13 @@ def test_nothing_fits() -> None:
     auto_checkpoint(model, BATCH, budget=f"{smallest}B", **FAST).remove()
     with pytest.raises(InfeasibleBudget):
         auto_checkpoint(model, BATCH, budget=f"{smallest - 1}B", **FAST)
+    whole = {name: value for name, value in FAST.items() if name != "margin"}
+    with pytest.raises(InfeasibleBudget) as caught:
+        auto_checkpoint(model, BATCH, budget="1MB", **whole)
+    # With a margin that is a share of the budget, too.
+    needs = caught.value.smallest_budget_bytes
+    assert needs * 97 // 100 < smallest <= needs - needs * 3 // 100
+    auto_checkpoint(model, BATCH, budget=f"{needs}B", **whole).remove()
     with pytest.raises(InfeasibleBudget, match=r"less than the .* that are reserved \(state 644"):
         auto_checkpoint(model, BATCH, budget="500KB", **FAST)
 
@@ -252,6 +259,8 @@ def test_what_is_wrong_is_said() -> None:
         auto_checkpoint(model, BATCH, budget_gb=1, optimizer="lyon")
     with pytest.raises(InvalidBudget, match="did you mean"):
         auto_checkpoint(model, BATCH, budget=1, **FAST)
+    with pytest.raises(InvalidBudget, match=r"margin 16 is 16 bytes, .* did you mean '16MB'"):
+        auto_checkpoint(model, BATCH, budget_gb=1, **{**FAST, "margin": 16})
 
 
 def test_what_is_measured_above_the_plan_goes_into_the_margin(

@@ -256,6 +256,7 @@ def test_a_layer_of_no_cost_at_the_end(chain: Chain) -> None:
     # A plan of the old chain and "keep" for the new layer never peaks higher. The other way, the
     # old plan pays at most d_{L-1}, which the new chain makes only once the forwards are over.
     nothing = Layer("nothing", 0, 0, 0, 0, 0, input_saved=False, output_saved=False)
+    nothing = replace(nothing, recomputable=chain.layers[-1].recomputable)
     old = Frontier(chain).points
     new = Frontier(Chain((*chain.layers, nothing), chain.input_bytes)).points
     gradient = chain.layers[-1].output_bytes
