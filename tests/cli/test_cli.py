@@ -469,9 +469,9 @@ MAIN = {
     "solve": "--example --model --budget --reserved --output",
     "compare": "--example --model --budget --reserved --against",
     "frontier": "--example --model --points --json --csv",
-    "show": "--example --model --costs --json --csv",
+    "show": "--example --model --costs --steps --json --csv",
     "fit": "--model --budget --gpu --batch --sequence",
-    "export": "--to --costs --output --stages",
+    "export": "--to --costs --output --length --stages",
     "report": "--costs --example --output --picture --no-solve",
     "diff": "--json --csv",
 }

@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("plan", metavar="PLAN", help="a plan file, or - for standard input")
     what = (
-        "torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, jax, "
-        "json or json-schema"
+        "torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, "
+        "axolotl, jax, json or json-schema"
     )
     option(parser, "--to TARGET", what, dest="target")
     option(parser, "--costs COSTS", "the plan's cost file, to choose flags and say their cost")

@@ -21,7 +21,7 @@ from scheduler.costs.bylength import check_lengths, next_length
 from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint, is_another_rank
 from scheduler.pytorch.fitting.choice import Choice
-from scheduler.pytorch.model.lengths import of_length, step_size
+from scheduler.pytorch.model.step import of_length, step_size
 
 logger = logging.getLogger("scheduler.pytorch")
 

@@ -327,7 +327,7 @@ def one_block(layers: Sequence[Layer], edges: Edges) -> LayerGraph:
 
 def test_many_options_are_thinned() -> None:
     # Each layer twice as dear as the next, in bytes and in time: every set is on the frontier.
-    layers = [Layer(str(i), 2**i, 1, 1, 2**i, 1, 0, 0, 0, 0, 0, True, True) for i in range(6)]
+    layers = [Layer(str(i), 2**i, 1, 1, 2**i, 1) for i in range(6)]
     (blocks, _) = as_chain(one_block(layers, dense(6)))
     options = blocks.chain.layers[1].options
     assert MOST_OPTIONS // 2 < len(options) <= MOST_OPTIONS
