@@ -340,7 +340,7 @@ def test_a_plan_that_is_proven_is_not_solved_again() -> None:
         compare_chain(costs, costs.to_chain(), size, optima=sweep.optima).optimal.time == plan.time
     )
     other = ChainSweep(costs.to_chain(), in_turns(0), 60)
-    unproven = replace(plan, lower_bound_time=plan.lower_bound_time / 2)
+    unproven = replace(plan, status="feasible", lower_bound_time=plan.lower_bound_time / 2)
     other.know_plan(unproven, size.available)
     assert not other.solved
 
