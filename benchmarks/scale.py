@@ -24,7 +24,7 @@ from chains import (
     warm_up,
 )
 
-from solvers.chain import optimum
+from solvers.chain.exact import optimum
 from solvers.solution import Progress, Status
 
 CASES = (

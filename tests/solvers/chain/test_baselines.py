@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import binomial, greedy, segments, uniform
-from solvers.chain.frontier import Frontier
+from solvers.chain.exact.frontier import Frontier
 from solvers.chain.methods import single_level
 from solvers.chain.problem import Chain
 from solvers.problem import Layer

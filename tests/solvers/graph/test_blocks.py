@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import frontier, optimum
 from solvers.chain.brute import count_plans, every_plan
+from solvers.chain.exact import frontier, optimum
 from solvers.chain.problem import Chain
 from solvers.graph.chains import blocks as blocks_module
 from solvers.graph.chains.block import MOST_CHOICES, MOST_OPTIONS, Block
