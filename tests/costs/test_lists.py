@@ -32,7 +32,7 @@ def message(text: str, source: str = "x.csv") -> str:
     with pytest.raises(InvalidCosts) as caught:
         read_costs_text(text, source)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 500
     return str(caught.value)
 
 

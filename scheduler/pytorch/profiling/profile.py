@@ -108,7 +108,7 @@ def profile(
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
     machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
-    if not model.training:
+    if isinstance(model, nn.Module) and not model.training:
         warnings.warn(
             f"{type(bare(model, sharded=False)).__name__} is in eval mode, as from_pretrained "
             "leaves it, and in train mode a step may keep more (dropout); call model.train() "
