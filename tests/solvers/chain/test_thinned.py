@@ -62,3 +62,25 @@ def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
         done.peak_bytes <= peak and done.time <= time
         for done, (peak, time) in zip(pairs, few.points, strict=True)
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_that_is_ended_has_a_plan_and_a_true_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solvers.chain.exact.optimum._PAUSE", 1e-4)
+    chain = uneven(seed, 120)
+    top = chain.replay(chain.keep_all()).peak_bytes
+    budget = top * (6 if seed % 2 else 8) // 10
+    best = solve(chain, budget).time
+    gaps = []
+    for calls in (0, 1, 2, 4, 8, 16, 10**6):
+        left = iter(range(calls))
+        found = solve(chain, budget, interrupted=lambda left=left: next(left, None) is None)
+        assert chain.replay(found.schedule).peak_bytes == found.peak_bytes <= budget
+        assert found.lower_bound_time <= best <= found.time
+        gaps.append(found.time - found.lower_bound_time)
+    assert gaps[-1] == 0 < gaps[0]
+    ended = solve(chain, budget, time_limit=1e-9)
+    assert ended.lower_bound_time <= best <= ended.time
+    assert ended.peak_bytes <= budget
