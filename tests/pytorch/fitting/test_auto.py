@@ -258,7 +258,7 @@ def test_what_is_wrong_is_said() -> None:
         auto_checkpoint(model, BATCH, budget_gb=1, optimizer="lyon")
     with pytest.raises(InvalidBudget, match="did you mean"):
         auto_checkpoint(model, BATCH, budget=1, **FAST)
-    with pytest.raises(InvalidBudget, match="margin 16 is 16 bytes, .* did you mean '16MB'"):
+    with pytest.raises(InvalidBudget, match=r"margin 16 is 16 bytes, .* did you mean '16MB'"):
         auto_checkpoint(model, BATCH, budget_gb=1, **{**FAST, "margin": 16})
 
 
