@@ -23,7 +23,7 @@ from typing import Any
 
 import scheduler
 from scheduler.costs import CostGraph, LayerCost
-from solvers.chain import frontier, optimum
+from solvers.chain.exact import frontier, optimum
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.schedule import Items, keep_all

@@ -32,7 +32,7 @@ def _as_options() -> Iterator[None]:
 
 def fit(arguments: Namespace) -> int:
     """``fit``: one screen; status 3 when no plan fits."""
-    found = fitted(arguments, search=not arguments.no_search)
+    found = _fitted(arguments, search=not arguments.no_search)
     why = None
     if arguments.explain:
         sizes = found.shape, found.batch, found.sequence
@@ -48,15 +48,18 @@ def fit(arguments: Namespace) -> int:
     return 3
 
 
-@_as_options()
-def fitted(arguments: Namespace, *, search: bool = False) -> Fit:
+def fitted(arguments: Namespace) -> Fit:
     """``--model`` and its recipe, as every command takes them."""
-    budget = getattr(arguments, "budget", None)
-    found = fit_model(_model(arguments), **_given(arguments), budget=budget, search=search)
-    sharding = found.training.recipe.sharding
-    if sharding.stage and sharding.gpus == 1:
-        say(f"note: ZeRO-{sharding.stage} over 1 GPU shards nothing; give --gpus")
+    found = _fitted(arguments)
+    for note in found.of_sharding:
+        say(f"note: {note}")
     return found
+
+
+@_as_options()
+def _fitted(arguments: Namespace, *, search: bool = False) -> Fit:
+    budget = getattr(arguments, "budget", None)
+    return fit_model(_model(arguments), **_given(arguments), budget=budget, search=search)
 
 
 def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[int, str]:

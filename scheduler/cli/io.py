@@ -80,12 +80,24 @@ def refuse_two_inputs(what: str, *paths: str | None) -> None:
         )
 
 
-def check_output(path: str | None) -> None:
-    """Raise what `write` would, before the work whose result is to be written."""
-    if path not in (None, "-"):
-        from scheduler.common.files import check_writable
+def check_output(path: str | None, *inputs: str | None) -> None:
+    """Raise what `write` would, before the work whose result is to be written.
 
-        check_writable(path)
+    And where the file is one of the `inputs`, which would be lost.
+    """
+    if path is None or path == "-":
+        return
+    from os.path import exists, samefile
+
+    from scheduler.common.files import check_writable
+
+    for each in inputs:
+        if each and exists(each) and exists(path) and samefile(each, path):
+            raise SchedulerError(
+                f"the output {path!r} is also what is read, and would replace it; name another "
+                "file with -o"
+            )
+    check_writable(path)
 
 
 def write(text: str, path: str | None) -> None:

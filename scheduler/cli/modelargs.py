@@ -30,6 +30,17 @@ def _stage(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
+def _tokens(text: str) -> int:
+    thousands = text[:-1]
+    if text[-1:] in ("k", "K") and thousands.isdecimal():
+        either = f"{int(thousands) * 1024} or {thousands}000"
+        raise argparse.ArgumentTypeError(f"{text!r} has two readings: write {either}")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from error
+
+
 # None of them has a default here: what was not given is left to the functions that take it, and an
 # option without --model can be told.
 OPTIONS = (
@@ -41,7 +52,7 @@ OPTIONS = (
     ),
     Option("batch", "B", "sequences on each GPU (default: 1)", int),
     Option(
-        "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", int
+        "sequence", "S", "tokens in each (default: 4096, or the model's learned positions)", _tokens
     ),
     Option("precision", "P", "bf16-mixed (default), fp16-mixed, fp32, autocast, bf16"),
     Option(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
     from scheduler.costs.readers import Costs
+    from solvers.problem import Problem
 
 SIZE = "as in 40GB (40·10⁹ bytes), 40GiB (40·2³⁰) or a number of bytes"
 
@@ -20,6 +21,8 @@ _DATA = (
     "name a cost file, - for standard input, or an example: --example gpt2-small; "
     "or a model: --model llama-3-8b"
 )
+_NEXT_TO_NOTHING = 10**4
+"""A budget of so many times what a model needs is of another unit than its costs, mostly."""
 _AROUND = ("input_bytes", "time_unit")
 _LIMITS = ("max_points", "memory_limit", "time_limit", "optimal_in", "threads")
 
@@ -123,6 +126,12 @@ def around_layers(arguments: Namespace) -> dict[str, Any]:
 
         size = parse_bytes(around["input_bytes"], what="--input-bytes", allow_zero=True)
         around["input_bytes"] = size
+    if "time_unit" in around:
+        from scheduler.common.text import shown
+        from scheduler.costs.base import NANOSECONDS
+
+        if (unit := around["time_unit"]) not in NANOSECONDS:
+            raise InvalidCosts(f"--time-unit {shown(unit)} is none of {', '.join(NANOSECONDS)}")
     return around
 
 
@@ -169,7 +178,22 @@ def costs_within(arguments: Namespace) -> Asked:
         return asked
     if arguments.budget is None:
         raise InvalidBudget("no budget given; add one, as in --budget 40GB or --budget 40GiB")
+    _note_units(asked.costs, arguments.budget)
     return Asked(asked.costs, arguments.budget, arguments.reserved)
+
+
+def _note_units(costs: Costs, budget: str) -> None:
+    """Say it where the whole model is next to nothing of a budget of megabytes or more."""
+    from scheduler.common.text import format_bytes
+    from scheduler.common.units import parse_bytes
+
+    problem: Problem[Any] = costs.to_problem()
+    whole = problem.replay(problem.keep_all()).peak_bytes
+    if parse_bytes(budget) > max(_NEXT_TO_NOTHING * whole, 10**6):
+        say(
+            f"note: keeping everything takes {format_bytes(whole)}, next to nothing of the budget "
+            f"of {budget}; sizes in costs are bytes: are these MB?"
+        )
 
 
 def _of_model(arguments: Namespace) -> Asked:

@@ -109,6 +109,11 @@ class FileKind(NamedTuple):
         if not isinstance(value, Mapping):
             raise self.error(f"{self.noun} is a JSON object, this is {shown(value)}")
         if "schema" not in value:
+            if "model_type" in value:
+                raise self.error(
+                    f"this is a model's config, not {self.noun}; give it with --model, or to "
+                    "scheduler.memory.costs_from_shape"
+                )
             if needs_schema:
                 raise self.error(
                     f'there is no \'schema\'; {self.noun} says "schema": "{self.schema}"'

@@ -23,7 +23,8 @@ from solvers.problem import LIMIT, InvalidProblem
 _Costs = TypeVar("_Costs", bound="BaseCosts")
 _Problem = TypeVar("_Problem", bound=Chain | LayerGraph | ComputeGraph)
 
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""In one unit of time; of others nothing is known."""
 
 MOST_LOST = 1e-3
 """Share of a time that may be lost by rounding it to ticks."""
@@ -123,8 +124,8 @@ class BaseCosts(InNotebooks, ABC):
 
         `ticks_per_unit` where no time is too short for it.
         """
-        if self.time_unit in _NANOSECONDS:
-            return _NANOSECONDS[self.time_unit]
+        if self.time_unit in NANOSECONDS:
+            return NANOSECONDS[self.time_unit]
         return 1 if all(time == int(time) for _, _, time in self._times()) else 10**6
 
     @cached_property

@@ -68,7 +68,8 @@ def check_columns(names: Iterable[object], others: Collection[str] = ()) -> None
         listed = ", ".join(shown(name, 30) for name in unknown[:_MOST])
         more = f" and {len(unknown) - _MOST} more" if len(unknown) > _MOST else ""
         noun = "column" if len(unknown) == 1 else "columns"
-        hint = near or f"; the columns are {', '.join(known)}"
+        needed = ", ".join(name for name, is_one in known.items() if is_one)
+        hint = near or f"; the columns are {', '.join(known)} (needed: {needed})"
         raise InvalidCosts(f"unknown {noun} {listed}{more}{hint}")
     twice = [name for i, name in enumerate(seen) if name in seen[:i]]
     if twice:

@@ -56,7 +56,7 @@ class Source:
         if self.costs is None:
             raise InvalidPlan(
                 "flags can only be chosen with the costs that the plan was made for; give them "
-                "(--costs COSTS)"
+                "(--costs COSTS; of a model 'show --model NAME --json' prints them)"
             )
         return self.costs.to_chain()
 

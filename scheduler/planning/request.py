@@ -12,7 +12,7 @@ from scheduler.common.checks import plain
 from scheduler.common.errors import InvalidBudget
 from scheduler.common.text import did_you_mean, format_both, shown
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
-from solvers.chain.arrays import LAYER_BYTES, LEAST_POINTS
+from solvers.chain.exact.arrays import LAYER_BYTES, LEAST_POINTS
 from solvers.methods import Limits, Method
 from solvers.problem import Problem
 from solvers.solution import PlanClass, Report

@@ -2,7 +2,7 @@
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), algorithm 3, and its search
 over thresholds, here on a grid from the largest layer to the whole chain instead of around one
-guess.
+guess; where none of these fits, also on one from the smallest layer to the largest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from solvers.chain.problem import Chain
 from solvers.chain.segments import Segments, fastest, kept_bytes
 from solvers.schedule import Items
-from solvers.solution import Solution
+from solvers.solution import Infeasible, Solution
 
 GRID = 100
 """Thresholds tried, each a fixed ratio above the one before."""
@@ -47,6 +47,18 @@ def thresholds(chain: Chain) -> list[float]:
     return [low, *inner, high]  # the ends exactly: rounding must not lose the single segment
 
 
+def smaller_thresholds(chain: Chain) -> list[float]:
+    """From none, where each layer is a segment, to those of `thresholds`: a layer dominates."""
+    sizes = [kept_bytes(chain, i) for i, la in enumerate(chain.layers) if la.recomputable] or [0]
+    low, high = max(min(sizes), 1), max(sizes)
+    return [0, *(low * (high / low) ** (n / (GRID - 1)) for n in range(GRID - 1))]
+
+
 def solve(chain: Chain, budget: int) -> Solution[Items]:
     """The fastest plan of the walk that fits `budget`, over the grid of thresholds, or keep-all."""
-    return fastest(chain, [greedy_segments(chain, b) for b in thresholds(chain)], budget)
+    walks = [greedy_segments(chain, b) for b in thresholds(chain)]
+    try:
+        return fastest(chain, walks, budget)
+    except Infeasible:
+        walks += [greedy_segments(chain, b) for b in smaller_thresholds(chain)]
+        return fastest(chain, walks, budget)

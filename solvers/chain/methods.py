@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from solvers.chain import binomial, brute, greedy, optimum, uniform
+from solvers.chain import binomial, brute, greedy, uniform
+from solvers.chain.exact import optimum
 from solvers.chain.problem import Chain
 from solvers.methods import Limits, Method
 from solvers.schedule import Items

@@ -23,6 +23,7 @@ from tests.chains import FOLDER
 EXAMPLE = (str(FOLDER / "gpt2_small_12.json"),)
 GPT2 = CostGraph.load(EXAMPLE[0])
 ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "scheduler" / "memory" / "shape" / "configs" / "gpt2.json"
 
 Capture = pytest.CaptureFixture[str]
 
@@ -124,6 +125,30 @@ def test_a_plan_is_written_whole_or_not_at_all(capsys: Capture, tmp_path: Path) 
 
 
 # --- compare, frontier --------------------------------------------------------------------------
+
+
+def test_an_output_is_no_input(capsys: Capture, tmp_path: Path) -> None:
+    """Costs that a command reads are still there after it, however the file is named."""
+    table = tmp_path / "mine.csv"
+    table.write_text(before := "forward_time,backward_time,output_bytes,saved_bytes\n1,2,2,5\n")
+    plan, link = tmp_path / "plan.json", tmp_path / "link.csv"
+    link.symlink_to(table)
+    asked = ("solve", str(table), "--budget", "1GB", "-o")
+    status, _, err = run(capsys, *asked, str(plan))
+    assert status == 0
+    assert "next to nothing of the budget of 1GB; sizes in costs are bytes: are these MB?" in err
+    for arguments in (
+        (*asked, str(link)),
+        ("report", str(plan), "--costs", str(table), "-o", str(table)),
+        ("export", str(plan), "--to", "torch", "-o", str(plan)),
+    ):
+        status, _, err = run(capsys, *arguments)
+        assert status == 2
+        assert "is also what is read, and would replace it; name another" in err
+    assert table.read_text() == before
+    assert (
+        "banana' is none of s, ms, us, ns" in run(capsys, *asked, "-", "--time-unit", "banana")[2]
+    )
 
 
 def test_compare(capsys: Capture) -> None:
@@ -244,6 +269,10 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "5GB", "--memory-limit", "1"), "memory_limit must be at"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--fast"), "unrecognized arguments: --fast"),
         (("solve", *EXAMPLE, "--budg", "5GB"), "unrecognized arguments: --budg"),
+        (("fit", "--sequence", "32k"), "'32k' has two readings: write 32768 or 32000"),
+        (("fit", "--sequence", "long"), "invalid int value: 'long'"),
+        (("fit", "--model", "qwen2.5-7b"), "such as Qwen/Qwen2.5-7B"),
+        (("solve", str(CONFIG), "--budget", "5GB"), "a model's config, not a cost file; give it w"),
         (("solve", "--example", "gpt3", "--budget", "5GB"), "there is no example 'gpt3'"),
         (
             ("solve", "a.json", "--example", "gpt2-small", "--budget", "5GB"),
@@ -440,9 +469,9 @@ MAIN = {
     "solve": "--example --model --budget --reserved --output",
     "compare": "--example --model --budget --reserved --against",
     "frontier": "--example --model --points --json --csv",
-    "show": "--example --model --costs --json --csv",
+    "show": "--example --model --costs --steps --json --csv",
     "fit": "--model --budget --gpu --batch --sequence",
-    "export": "--to --costs --output --stages",
+    "export": "--to --costs --output --length --stages",
     "report": "--costs --example --output --picture --no-solve",
     "diff": "--json --csv",
 }

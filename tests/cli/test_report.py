@@ -97,7 +97,7 @@ def test_what_a_report_refuses(capsys: Capture, plan: str, tmp_path: Path) -> No
         ((), "add --costs COSTS, or --example NAME"),
         ((*EXAMPLE, "--costs", "x.json"), "and not both"),
         ((*EXAMPLE, "--picture", "pie"), "there is no picture 'pie'; choose timeline, curve"),
-        ((*EXAMPLE, "--time-limit", "5"), "time_limit is for graphs"),
+        ((*EXAMPLE, "--time-limit", "5"), "time_limit of a chain is for solve alone"),
         ((*EXAMPLE, "-o", str(tmp_path / "no" / "r.html"), "--no-solve"), "cannot write"),
         (("--costs", "none.json"), "there is no cost file 'none.json'"),
     ):

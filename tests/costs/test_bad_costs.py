@@ -49,7 +49,7 @@ def sentence(call: Callable[..., object], *arguments: Any, **keywords: Any) -> s
         call(*arguments, **keywords)
     message = str(caught.value)
     assert "\n" not in message
-    assert len(message) < 400
+    assert len(message) < 500
     return message
 
 

@@ -96,7 +96,7 @@ def test_exporting_does_not_import_them() -> None:
         "import sys\n"
         "from scheduler import CostGraph, solve\n"
         "from scheduler.export import TARGETS, export\n"
-        "plan = solve(CostGraph.example('gpt2-small'), 5)\n"
+        "plan = solve(CostGraph.example('gpt2-small'), 6)\n"
         "for target in TARGETS: export(plan, target)\n"
         "print(*sys.modules)\n"
     )

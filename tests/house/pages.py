@@ -131,7 +131,7 @@ def check_names(words: list[str]) -> None:
     extras = {e for word in words for e in re.findall(r"\[([\w,]+)\]", word) for e in e.split(",")}
     files = {word for word in words if re.fullmatch(r"(\.ci|examples|benchmarks|tests)/.*", word)}
     sessions = set(words[words.index("-s") + 1 :]) if "nox" in words else set()
-    whole = words[0] in ("pytest", "mkdocs") or words[:3] == ["pip", "install", "."]
+    whole = words[0] in ("pytest", "mkdocs", "torchrun") or words[:3] == ["pip", "install", "."]
     assert extras | files | sessions or whole, f"not run, and why is not said: {words}"
     declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     known = (ROOT / "noxfile.py").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ KINDS = {
     *("Items", "Nodes", "Actions", "Plan"),
     *("Frontier", "WholeFrontier", "ChainSweep", "Sweep", "Comparison"),
 }
-MOST = 12
+MOST = 13
 
 
 def files() -> list[Path]:

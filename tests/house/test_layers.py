@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("scheduler", "solvers")
-FULL = 13
+FULL = 14
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 

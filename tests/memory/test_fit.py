@@ -288,6 +288,18 @@ def test_what_helps_is_what_fit_finds_with_it(share: float, recipe: dict[str, An
     assert {"batch"} & named == ({"batch"} if "batch" in recipe else set())
 
 
+def test_options_are_no_remedy_where_weights_are_sharded() -> None:
+    """Nor are weights that are sharded one beside options: `fully_shard` refuses the two."""
+    named = [a for r in tight(share=0.3, gpus=4, zero=3).remedies for a in r.arguments]
+    assert named
+    assert "options" not in {each.name for each in named}
+    adapted = tight(share=-0.1, train="lora", lora=Lora(4)).remedies
+    assert {"base": "nf4"} in [each.to_dict()["arguments"] for each in adapted]
+    beside = [a for r in tight(share=0.3, gpus=4, options=True).remedies for a in r.arguments]
+    assert [each.value for each in beside if each.name == "zero"] in ([], [1], [2])
+    assert "options" in {a.name for r in tight(share=0.3, gpus=4).remedies for a in r.arguments}
+
+
 def test_the_best_stage_and_the_largest_micro_batch_are_named() -> None:
     found = tight(batch=8, gpus=4)
     named = {each.name: each.value for remedy in found.remedies for each in remedy.arguments}

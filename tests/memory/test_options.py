@@ -69,7 +69,7 @@ def both(name: str) -> tuple[CostGraph, CostGraph, Inside, Inside]:
     inputs = batch_of(model, 2, SEQUENCE, "meta")
     seen = profiles.see(model, inputs, options=True, roofline=Roofline.of("h100"))
     at = setting(shape, 2, sequence, Recipe(device="cpu", **how))
-    return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.options[0].inside
+    return ours, seen.costs, look_inside(at, load_gpu("h100")), seen.each[0].ways.inside
 
 
 def assert_same_options(mine: OptionCost, theirs: OptionCost) -> None:

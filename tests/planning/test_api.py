@@ -340,7 +340,7 @@ def test_tables_count_against_the_memory_limit(monkeypatch: pytest.MonkeyPatch) 
     def full(chain: Chain, width: int) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("solvers.chain.tables.same_spans", full)
+    monkeypatch.setattr("solvers.chain.exact.tables.same_spans", full)
     for call in (solve, compare):
         assert "more memory than there is; make fewer" in sentence(
             UnsuitableMethod, call, layers, 1
@@ -428,7 +428,7 @@ def test_a_frontier_gives_plans_without_solving(
     whole: Frontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [solve(GPT2, budget=peak) for peak, _ in whole]
-    monkeypatch.setattr("solvers.chain.kernel.build", None)
+    monkeypatch.setattr("solvers.chain.exact.kernel.build", None)
     for (peak, time), plan in zip(whole, wanted, strict=True):
         found = whole.plan(budget=peak)  # there may be others that are as good
         assert (found.peak_bytes, found.time) == (plan.peak_bytes, plan.time) == (peak, time)

@@ -139,6 +139,7 @@ def test_a_written_plan_without_what_may_be_left_out() -> None:
     ("changes", "message"),
     [
         ({"schema": ...}, "there is no 'schema'"),
+        ({"schema": ..., "model_type": "qwen2"}, "this is a model's config, not a plan file; give"),
         ({"schema": "checkpoint-scheduler/costs/1"}, "this is a cost file, not a plan"),
         ({"schema": "checkpoint-scheduler/graph/1"}, "this is a compute graph, not a plan"),
         ({"schema": "checkpoint-scheduler/plan/2"}, "unknown schema 'checkpoint-scheduler/plan/2'"),

@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("plan", metavar="PLAN", help="a plan file, or - for standard input")
     what = (
-        "torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, jax, "
-        "json or json-schema"
+        "torch, transformers, lightning, accelerate, fsdp, torchtitan, megatron, deepspeed, "
+        "axolotl, jax, json or json-schema"
     )
     option(parser, "--to TARGET", what, dest="target")
     option(parser, "--costs COSTS", "the plan's cost file, to choose flags and say their cost")
@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
     if arguments.target is None:
         raise SchedulerError(f"no target given; add --to with one of {', '.join(TARGETS)}")
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
-    check_output(arguments.output)
+    check_output(arguments.output, arguments.plan, arguments.costs)
     plan = _one(read_plans(arguments.plan), arguments.length)
     costs = None if arguments.costs is None else read_costs(arguments.costs)
     done = export(plan, arguments.target, costs, stages=arguments.stages)

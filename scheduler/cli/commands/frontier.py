@@ -31,6 +31,7 @@ def run(arguments: Namespace) -> int:
     """Print the points."""
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
+    from scheduler.common.text import counted
     from scheduler.common.units import parse_bytes
     from scheduler.planning.frontier import ROWS
     from scheduler.report.tables import print_width, spread
@@ -63,4 +64,8 @@ def run(arguments: Namespace) -> int:
         print_csv(result.values(points))
     else:
         print(result.table(arguments.points or ROWS, print_width()))
+        if asked.budget is not None:
+            left = parse_bytes(asked.budget) - parse_bytes(asked.reserved, allow_zero=True)
+            fitting = sum(peak <= left for peak, _ in result.points)
+            print(f"Of these {counted(len(result), 'plan')} {fitting} fit what is left.")
     return 0

@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
     for package in ("matplotlib", *(["jinja2"] if arguments.picture is None else [])):
         require(package, "a report")  # before anything is solved
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
-    check_output(arguments.output)
+    check_output(arguments.output, arguments.plan, arguments.costs)
     plan = read_plans(arguments.plan)
     if not isinstance(plan, Plan):
         write(_by_length(plan, arguments), arguments.output)

@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import narrowed, print_width
 
-    check_output(arguments.output)
+    check_output(arguments.output, arguments.costs, arguments.model)
     if arguments.lengths is not None:
         return _by_length(arguments)
     asked = options.costs_within(arguments)

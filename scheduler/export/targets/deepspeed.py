@@ -32,6 +32,9 @@ def to_deepspeed(source: Source) -> Exported:
     }
     done = f"cut into {number} equal checkpoints" if number else "not checkpointed"
     notes: tuple[str, ...] = (
+        "The section alone changes nothing: DeepSpeed checkpoints what the model's code passes to "
+        "deepspeed.checkpointing.checkpoint, and models of transformers pass nothing; "
+        "number_checkpoints is how many such calls the code makes.",
         f"DeepSpeed's section does not choose layers. With {source.stack()}, {done}, "
         f"{source.loss(outcome)}.",
         "For the plan itself use the torch export, and no deepspeed.checkpointing in the model.",

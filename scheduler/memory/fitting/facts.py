@@ -203,7 +203,7 @@ class FitFacts:
     def notes(self) -> tuple[str, ...]:
         """What to know beside the figures, in sentences without their full stop."""
         most, name = self.trained_positions, self.shape.name
-        found = list(self.not_counted)
+        found = [*self.not_counted, *self.of_sharding]
         if most is None:
             return tuple(found)
         if self.sequence > most:
@@ -240,6 +240,19 @@ class FitFacts:
                 "where the GPU has no room for them"
             )
         return tuple(found)
+
+    @property
+    def of_sharding(self) -> tuple[str, ...]:
+        """What a stage of ZeRO does not do, in sentences without their full stop."""
+        sharding = self.training.recipe.sharding
+        if sharding.stage and sharding.gpus == 1:
+            return (f"ZeRO-{sharding.stage} over 1 GPU shards nothing; give more gpus",)
+        if self.options and sharding.refuses_options:
+            return (
+                "plans with options inside blocks are not applied under fully_shard (ZeRO-3), "
+                "whose gathering they would count; leave options out, or give stage 2",
+            )
+        return ()
 
     def conclusion(self) -> str:
         """Fits or not, in a sentence without its full stop."""

@@ -57,7 +57,7 @@ def find_remedies(found: FitFacts) -> tuple[Remedy, ...]:
 
     Better: a plan fits; it loses less time; or, where none fits, less memory is needed. Of equals
     the one that changes less comes first: the head in tiles, a chunked loss, options, a stage of
-    ZeRO, micro-batches, an optimizer of 8 bits, adapters.
+    ZeRO, micro-batches, an optimizer of 8 bits, adapters, a quantized base.
     """
     kinds = (_best(found, note, changes) for note, changes in _changes(found))
     helpful = [each for each in kinds if each is not None and _rank(each) < _rank(found)]
@@ -78,13 +78,14 @@ def _changes(found: FitFacts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield "gradients equal to rounding", [{"tiles": True}]
     if recipe.loss != "chunked":
         yield "an estimate, of equal chunks", [{"loss": "chunked"}]
-    if found.plan is not None and not found.options:
-        yield "", [{"options": True}]
     stage, gpus = recipe.sharding.stage, recipe.sharding.gpus
+    if found.plan is not None and not found.options and not recipe.sharding.refuses_options:
+        yield "", [{"options": True}]
+    most = 2 if found.options else 3  # options are refused in the third
     if gpus > 1:
-        yield "", [{"zero": more} for more in range(stage + 1, 4)]
+        yield "", [{"zero": more} for more in range(stage + 1, most + 1)]
     else:
-        yield "", [{"zero": more, "gpus": _NODE} for more in range(max(stage, 1), 4)]
+        yield "", [{"zero": more, "gpus": _NODE} for more in range(max(stage, 1), most + 1)]
     more = {} if recipe.train == "frozen" else {"gradient_accumulation": True}
     sizes = [batch // parts for parts in (2, 4, 8, 16, 32, 64) if batch % parts == 0]
     if batch > 1:
@@ -94,6 +95,8 @@ def _changes(found: FitFacts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     if recipe.train == "full":
         dtype = "fp16" if recipe.compute == "fp16" else "bf16"
         yield "adapters alone train", [{"train": "lora", "lora": Lora(_RANK, dtype=dtype)}]
+    if recipe.train == "lora" and recipe.base is None:
+        yield "QLoRA: frozen weights quantized", [{"base": "nf4"}]
 
 
 def _best(found: FitFacts, note: str, changes: list[dict[str, Any]]) -> Remedy | None:

@@ -44,7 +44,7 @@ def fit_lines(fit: FitFacts, remedies: Sequence[Remedy], spell: Spelling) -> lis
             "margin",
             f"{format_bytes(fit.margin_bytes)} for CUDA context, fragmentation, communication",
         ),
-        *(line for note in fit.not_counted for line in _row("note", note)),
+        *(line for note in (*fit.not_counted, *fit.of_sharding) for line in _row("note", note)),
         *_row("left", _left(fit)),
         "",
         *_moments(fit),

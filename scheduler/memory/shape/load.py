@@ -66,7 +66,8 @@ def load_shape(source: Shape | Mapping[str, object] | str | os.PathLike[str] | A
         near = did_you_mean(name, names)
         raise InvalidShape(
             f"there is no shape {shown(name)}{near} (the shapes are {', '.join(names)}; a path to "
-            "a model's config.json does as well)"
+            "a model's config.json does as well, and the name of one that transformers has loaded, "
+            "such as Qwen/Qwen2.5-7B)"
         )
     config = parse_json(read_text(path, "config", InvalidShape), shown(path, 200), InvalidShape)
     return Shape(**shape_fields(config, _named(name), shown(path, 200)))

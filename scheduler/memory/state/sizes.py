@@ -83,6 +83,11 @@ class Sharding:
         """N: GPUs with the same part of the model, over which ZeRO divides."""
         return self.gpus // (self.tensor * self.pipeline)
 
+    @property
+    def refuses_options(self) -> bool:
+        """Whether weights are gathered layer by layer, by operations that options would count."""
+        return self.stage == 3 and self.data > 1
+
     def share(self, count: int, experts: int, sharded: bool) -> int:
         """Parameters on the fullest GPU, out of `count`, of which `experts` are in experts.
 

@@ -14,7 +14,7 @@ from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
 from scheduler.plans.text import peak_text
 from scheduler.report.tables import excess, format_percent
-from solvers.chain.frontier import Frontier
+from solvers.chain.exact.frontier import Frontier
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits

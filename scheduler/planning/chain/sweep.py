@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.planning.request import Budget
 from scheduler.planning.sweep import Sweep, Swept, Trades
 from scheduler.plans.plan import Plan
-from solvers.chain.frontier import Frontier as Points
+from solvers.chain.exact.frontier import Frontier as Points
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.methods import Limits

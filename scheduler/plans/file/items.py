@@ -22,6 +22,8 @@ _MOST_NESTED = 100
 
 def parse_plan(text: str, source: str) -> object:
     """The JSON value of a plan file's text; `source` is what a message calls it."""
+    if source.lower().endswith((".csv", ".tsv")):
+        raise InvalidPlan(f"{source}: this is a list of layers, not a plan; solve makes one of it")
     return parse_json(text, source, InvalidPlan, deep=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
@@ -12,15 +14,35 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
+from scheduler.common.errors import InvalidBudget, UnsupportedModel
+from scheduler.common.text import did_you_mean
+from scheduler.common.units import resolve_budget
 from scheduler.costs.bylength import check_lengths, next_length
 from scheduler.pytorch.checkpointing.followed import FollowedModel
-from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint
+from scheduler.pytorch.fitting.auto import AutoHandle, auto_checkpoint, is_another_rank
 from scheduler.pytorch.fitting.choice import Choice
-from scheduler.pytorch.model.lengths import of_length, step_size
+from scheduler.pytorch.model.step import of_length, step_size
 
 logger = logging.getLogger("scheduler.pytorch")
 
 Sizes = tuple[tuple[int, ...], ...]
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Refuse what `auto_checkpoint` would, as far as it is known before the first step.
+
+    Raises `UnsupportedModel` of an argument that it does not have, `InvalidBudget` where there is
+    no budget and no CUDA device.
+    """
+    takes = [*inspect.signature(auto_checkpoint).parameters, "lengths"][2:]
+    for name in settings:
+        if name not in takes:
+            near = did_you_mean(name, takes) or f"; there are {', '.join(takes)}"
+            raise UnsupportedModel(f"there is no setting {name!r}{near}")
+    if settings.get("budget_gb") is not None or settings.get("budget") is not None:
+        resolve_budget(settings.get("budget_gb"), settings.get("budget"))
+    elif not torch.cuda.is_available():
+        raise InvalidBudget("no CUDA and no budget: pass budget_gb=80, for instance")
 
 
 def sizes_of(inputs: Any) -> tuple[Any, Sizes]:
@@ -51,6 +73,7 @@ class Planner:
     ) -> None:
         self.model = model
         self.handle: AutoHandle | None = None
+        self._given = settings
         self._settings = {"quiet": True, **settings}
         lengths = self._settings.pop("lengths", None)
         self._lengths = () if lengths is None else check_lengths(lengths)
@@ -74,11 +97,13 @@ class Planner:
                 return
         self._put_away()
         with self._context():
-            self.handle = auto_checkpoint(self.model, inputs, **self._settings)
+            self.handle = auto_checkpoint(self.model, inputs, **self._settings).unwatched()
         choice = self.handle.choice
         self._planned.append((form, sizes, choice))
         self._planned.sort(key=lambda planned: sum(map(prod, planned[1])))
         logger.info("%s", choice.line())
+        if "quiet" not in self._given and not is_another_rank():
+            print(choice.line(), file=sys.stderr)
         for note in choice.notes:
             logger.warning("%s", note)
 

@@ -10,7 +10,7 @@ from typing import Any
 import lightning
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import Planner
+from scheduler.pytorch.callbacks.follow import Planner, check_settings
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.checkpointing.followed import report
 from scheduler.pytorch.fitting.auto import AutoHandle
@@ -46,6 +46,7 @@ class LightningCheckpointCallback(lightning.Callback):  # type: ignore[misc]
         super().__init__()
         self.settings = {"budget_gb": budget_gb, "fake": False, **settings}
         self._planner: Planner | None = None
+        check_settings(self.settings)
 
     @property
     def handle(self) -> AutoHandle | None:
@@ -55,6 +56,13 @@ class LightningCheckpointCallback(lightning.Callback):  # type: ignore[misc]
     def report(self) -> Coverage:
         """As of `AutoHandle`."""
         return report(self.handle)
+
+    def on_init_end(self, *given: Any, **others: Any) -> None:
+        """What transformers' Trainer calls first: it has a callback of its own."""
+        raise UnsupportedModel(
+            "LightningCheckpointCallback is for lightning.Trainer; give transformers.Trainer "
+            "CheckpointCallback"
+        )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the first batch."""

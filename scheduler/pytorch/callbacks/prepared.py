@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.pytorch.callbacks.follow import followed
+from scheduler.pytorch.callbacks.follow import check_settings, followed
 from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.fitting.auto import AutoHandle
 
@@ -52,6 +52,7 @@ def checkpoint_prepared(
     UnsupportedModel
         The model is prepared for mixed precision, and no accelerator says which.
     """
+    check_settings(settings)
     if accelerator is None:
         if any(hasattr(module, "_original_forward") for module in model.modules()):
             raise UnsupportedModel(

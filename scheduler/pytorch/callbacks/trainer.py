@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from scheduler.pytorch.callbacks.follow import followed
+from scheduler.pytorch.callbacks.follow import check_settings, followed
 from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.fitting.auto import AutoHandle
 
@@ -42,6 +42,7 @@ class CheckpointCallback(TrainerCallback):
     def __init__(self, budget_gb: object = None, **settings: Any) -> None:
         self.settings = {"budget_gb": budget_gb, **settings}
         self.followed: FollowedModel[AutoHandle] | None = None
+        check_settings(self.settings)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the first step."""

@@ -14,8 +14,8 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.coverage import Coverage
-from scheduler.pytorch.model.lengths import step_size
 from scheduler.pytorch.model.replace import Replaced
+from scheduler.pytorch.model.step import step_size
 from scheduler.pytorch.model.wrappers import bare
 
 

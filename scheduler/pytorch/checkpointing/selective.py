@@ -22,10 +22,10 @@ from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
 
 _PROFILE = (
-    "the plan's costs are of another model, mode or device, or of a shape or of fake tensors that "
-    "run otherwise: "
-    "profile this one as it trains, on real tensors, with options=True (and evaluate under "
-    "torch.no_grad()); if it takes another branch in some calls, solve costs without options"
+    "evaluate under torch.no_grad(), where no plan is needed; in training the plan's costs are of "
+    "another model, mode or device, or of a shape or of fake tensors that run otherwise: "
+    "profile this one as it trains, on real tensors, with options=True; if it takes another branch "
+    "in some calls, solve costs without options"
 )
 
 

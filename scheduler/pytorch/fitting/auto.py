@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedModel
 from scheduler.common.text import format_bytes
@@ -23,10 +24,11 @@ from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.fitting.choice import Choice, Request
 from scheduler.pytorch.fitting.held import held_state, named_moments, trained_bytes
+from scheduler.pytorch.fitting.watch import Watch
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.fake import is_fake
-from scheduler.pytorch.model.settings import switch_off_checkpointing
-from scheduler.pytorch.model.step import arguments_of, device_of, loss_of
+from scheduler.pytorch.model.settings import switch_off_checkpointing, switch_to_training
+from scheduler.pytorch.model.step import arguments_of, check_loss, device_of, loss_of
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.tracker import unique_bytes
 from scheduler.pytorch.profiling.profile import profile
@@ -51,6 +53,7 @@ class AutoHandle:
     choice: Choice
     _handle: Handle = field(repr=False)
     _switched_off: list[tuple[nn.Module, str]] = field(repr=False)
+    _watch: RemovableHandle | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, choice: Choice, model: nn.Module, blocks: str | Iterable[str]) -> AutoHandle:
@@ -67,9 +70,17 @@ class AutoHandle:
     def remove(self) -> None:
         """Put everything back, the model's own checkpointing too; harmless when done twice."""
         self._handle.remove()
+        self.unwatched()
         for module, flag in self._switched_off:
             setattr(module, flag, True)
         self._switched_off.clear()
+
+    def unwatched(self) -> AutoHandle:
+        """The same, where somebody else sees to modes and to larger batches."""
+        if self._watch is not None:
+            self._watch.remove()
+        self._watch = None
+        return self
 
     def report(self) -> Coverage:
         """As of `Handle`: what the plan wants of each layer and what the model does.
@@ -113,6 +124,9 @@ def auto_checkpoint(
         handle = auto_checkpoint(model, batch, budget_gb=80, optimizer=optimizer)
         ...                                                  # train as always
         handle.remove()
+
+    It is planned in train mode, whatever mode the model is in. A step with gradients in another
+    mode, or with a larger batch, may need more memory than planned, which a warning says once.
 
     Set aside are the parameters and buffers (which are there already), the optimizer's state, the
     gradients where they are accumulated, DistributedDataParallel's buckets, and a margin.
@@ -169,17 +183,20 @@ def auto_checkpoint(
         As `profile` and `apply` do; the model does not take the batch; the optimizer is of other
         parameters; or the step is not as planned.
     """
+    check_loss(loss_fn)
     whole, model = model, bare(model)
     device = device_of(model, inputs)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     asked = _budget(budget_gb, budget, device)
     state, update = held_state(model, optimizer, sums=gradient_accumulation)
     switched_off = switch_off_checkpointing(model)
+    modes = switch_to_training(model)
     try:
         ways = _Ways(blocks, options, tiles, fake, gpu)
         costs, estimated, notes = _profiled(model, inputs, loss_fn, ways)
         if switched_off:
             notes.append("the model's own gradient checkpointing was switched off")
+        notes += _mode_notes(model, modes)
         if costs.noise:
             notes.append(costs.noise.removesuffix("."))
 
@@ -209,12 +226,16 @@ def auto_checkpoint(
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
         choice, handle = check.chosen(request, estimated, tuple(notes))
+        watch = model.register_forward_pre_hook(Watch(model, inputs), with_kwargs=True)
+        found = AutoHandle(choice, handle, switched_off, watch)
     except BaseException:
         for module, flag in switched_off:
             setattr(module, flag, True)
         raise
-    found = AutoHandle(choice, handle, switched_off)
-    if not quiet and not _is_another_rank():
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    if not quiet and not is_another_rank():
         print(wrapped(choice.paragraph()))
     return found
 
@@ -334,6 +355,23 @@ def _profiled(
     ) from refusal
 
 
+def _mode_notes(model: nn.Module, modes: list[tuple[nn.Module, bool]]) -> list[str]:
+    """What there is to say of the modes that a model's modules were in."""
+    kind = type(model).__name__
+    if not all(mode for part, mode in modes if part is model):
+        return [
+            f"{kind} is in eval mode, as from_pretrained leaves it, and is planned in train mode; "
+            "call model.train() before training"
+        ]
+    still = [name for name, part in model.named_modules() if not part.training]
+    if not still:
+        return []
+    return [
+        f"{still[0]!r} of {kind} is in eval mode, and is planned so; where it is to train, call "
+        "model.train() and auto_checkpoint again"
+    ]
+
+
 def _check_taken(model: nn.Module, inputs: Any) -> None:
     """Raise `UnsupportedModel` where a model's forward has no such arguments."""
     args, kwargs = arguments_of(inputs)
@@ -379,6 +417,7 @@ def _has_buckets(model: nn.Module) -> bool:
     return isinstance(model, nn.parallel.DistributedDataParallel) or dist.get_world_size() > 1
 
 
-def _is_another_rank() -> bool:
+def is_another_rank() -> bool:
+    """Whether another process of a distributed run says what there is to say."""
     dist = torch.distributed
     return dist.is_available() and dist.is_initialized() and dist.get_rank() > 0

@@ -38,6 +38,14 @@ def switch_off_checkpointing(model: nn.Module) -> list[tuple[nn.Module, str]]:
     return on
 
 
+def switch_to_training(model: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Put a model that is in eval mode in train mode; its modules, and the modes they were in."""
+    before = [(module, module.training) for module in model.modules()]
+    if not model.training:
+        model.train()
+    return before
+
+
 def check_own_checkpointing(model: nn.Module) -> None:
     """Raise `UnsupportedModel` where a library's own checkpointing is on in a model."""
     for name, module in model.named_modules():

@@ -10,7 +10,7 @@ from torch import nn
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.bylength import CostsByLength, check_lengths
 from scheduler.memory.gpus import Gpu
-from scheduler.pytorch.model.lengths import of_length, step_size
+from scheduler.pytorch.model.step import of_length, step_size
 from scheduler.pytorch.observe.clock import Roofline
 from scheduler.pytorch.profiling.profile import profile
 

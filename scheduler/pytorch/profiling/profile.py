@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from scheduler.pytorch.model.calls import CalledBlock, find_calls, used_outside
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.find import Found, look_for
 from scheduler.pytorch.model.stacks import listed
-from scheduler.pytorch.model.step import device_of, prepared, without_caches
+from scheduler.pytorch.model.step import check_loss, device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
 from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks, see_holds
@@ -107,6 +108,13 @@ def profile(
         `gpu` is given for a profile on real tensors, or beside `roofline`.
     """
     machine: dict[str, Any] = {"gpu": gpu, "roofline": roofline}
+    if isinstance(model, nn.Module) and not model.training:
+        warnings.warn(
+            f"{type(bare(model, sharded=False)).__name__} is in eval mode, as from_pretrained "
+            "leaves it, and in train mode a step may keep more (dropout); call model.train() "
+            "before profile, or keep it in eval mode in training",
+            stacklevel=2,
+        )
     try:
         ways: dict[str, Any] = {"options": options, "tiles": tiles}
         return see(model, inputs, loss_fn, blocks, **ways, fake=fake, **machine).costs
@@ -177,6 +185,7 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
+    check_loss(loss_fn)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     model = profiled(model, blocks, options=options)
     faking = is_fake(model) if fake is None else fake

@@ -19,6 +19,7 @@ from scheduler.pytorch.model.find import find_blocks
 from scheduler.pytorch.model.step import (
     arguments_of,
     call_model,
+    check_loss,
     clear_gradients,
     device_of,
     loss_of,
@@ -83,6 +84,7 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
+    check_loss(loss_fn)
     model = bare(model)
     faking = is_fake(model) if fake is None else fake
     return measured(model, inputs, loss_fn, blocks, fake=faking, inside=True)

@@ -22,7 +22,7 @@ from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS
-from scheduler.pytorch.model.step import device_of, prepared
+from scheduler.pytorch.model.step import check_loss, device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.verification.counts import counted, saving
@@ -79,6 +79,7 @@ def verify(
     if device not in ("real", "fake"):
         raise UnsupportedModel(f"device must be 'real' or 'fake', got {device!r}")
     check_plan(plan, "verify(plan, model, inputs)")
+    check_loss(loss_fn)
     plan = plan_for(plan, inputs)
     model = bare(model)
     modules = dict(model.named_modules())

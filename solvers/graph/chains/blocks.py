@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from solvers.chain import optimum
+from solvers.chain.exact import optimum
 from solvers.chain.problem import Chain
 from solvers.graph.chains.block import Block
 from solvers.graph.problem import LayerGraph

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.chain.compiled import compiled
+from solvers.chain.exact.compiled import compiled
 from solvers.graph.problem import ComputeGraph
 from solvers.graph.schedule import Nodes
 

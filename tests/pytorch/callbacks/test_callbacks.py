@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from scheduler import InvalidCosts, InvalidPlan, UnsupportedModel
+from scheduler import InvalidBudget, InvalidCosts, InvalidPlan, UnsupportedModel
 from scheduler.pytorch import callbacks
 from scheduler.pytorch.callbacks import (
     CheckpointCallback,
@@ -90,7 +90,10 @@ def assert_same(found: Any, expected: Any) -> None:
     ids=["plain", "accumulated", "bf16"],
 )
 def test_trainer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, Any],
 ) -> None:
     expected = train(tmp_path, None, **{**settings, "activation_checkpointing": False})
     callback = Watched(budget=BUDGET, **SETTINGS)
@@ -101,6 +104,7 @@ def test_trainer(
     assert callback.followed is None
     assert "forward" not in found[2].__dict__ or "bf16" in settings
     lines = [record.getMessage() for record in caplog.records]
+    assert capsys.readouterr().err.count("checkpointing of GPT2LMHeadModel") == 1
     assert sum("checkpointing of GPT2LMHeadModel" in line for line in lines) == 1
     off = "the model's own gradient checkpointing was switched off"
     assert (off in lines) == ("activation_checkpointing" in settings)
@@ -249,3 +253,14 @@ def test_libraries_are_loaded_when_they_are_asked_for() -> None:
     loading = [path.name for path in folder.rglob("*.py") if library.search(path.read_text())]
     assert sorted(loading) == ["lightning.py", "trainer.py"]
     assert not hasattr(callbacks, "nothing")
+
+
+def test_a_callback_is_checked_when_it_is_made(tmp_path: Path) -> None:
+    for kind in (CheckpointCallback, LightningCheckpointCallback):
+        with pytest.raises(UnsupportedModel, match=r"no setting 'optimiser'; did you mean 'optimi"):
+            kind(budget="10MB", optimiser="adamw")
+        with pytest.raises(InvalidBudget, match="no CUDA and no budget"):
+            kind()
+    callback: Any = LightningCheckpointCallback(budget=BUDGET)
+    with pytest.raises(UnsupportedModel, match=r"give transformers.Trainer CheckpointCallback"):
+        train(tmp_path, callback)

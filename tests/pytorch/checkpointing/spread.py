@@ -137,7 +137,7 @@ def followed(model: nn.Module, plan: Plan | None) -> nn.Module:
     wrapped = DistributedDataParallel(copy.deepcopy(model))
     if plan is not None:
         asked: dict[str, Any] = {"loss_fn": mean_square, "options": False, "margin": 0}
-        FOLLOWED[:] = [checkpoint_prepared(wrapped, None, budget="160KB", **asked)]
+        FOLLOWED[:] = [checkpoint_prepared(wrapped, None, budget="134KB", **asked)]
     return wrapped
 
 

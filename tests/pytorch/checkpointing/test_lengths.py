@@ -13,7 +13,7 @@ import torch
 
 from scheduler import InvalidPlan, PlansByLength, UnsupportedModel, solve_by_length
 from scheduler.pytorch import apply, measure, profile_by_length, verify
-from scheduler.pytorch.model.lengths import of_length, step_size
+from scheduler.pytorch.model.step import of_length, step_size
 from tests.pytorch.models import assert_equal, batch, gpt2, gradients, llama
 
 LENGTHS = (16, 32, 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import count
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.optimization import Adafactor
 
 from scheduler import InfeasibleBudget, InvalidBudget, UnsupportedModel
-from scheduler.pytorch import Coverage, Measurement, Verification, auto_checkpoint
+from scheduler.pytorch import Coverage, Measurement, Verification, auto_checkpoint, measure
 from scheduler.pytorch.fitting import auto
 from scheduler.pytorch.fitting.held import held_state
 from scheduler.pytorch.observe.clock import Clock
@@ -282,3 +283,44 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     with pytest.raises(UnsupportedModel, match=r"'transformer.h.0' runs 7 times in a step, where"):
         auto_checkpoint(model, BATCH, budget=f"{needs}B", **FAST)
     assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_what_is_no_batch_and_no_loss() -> None:
+    model, beyond = gpt2(), torch.cat([TOKENS, TOKENS], 1)
+    for tokens in (TOKENS + 600, beyond):
+        wrong: Any = {"input_ids": tokens, "labels": tokens}
+        with pytest.raises(UnsupportedModel, match=r"outside of its vocabulary, or the sequence"):
+            auto_checkpoint(model, wrong, budget="2GB", quiet=True)
+    assert all("forward" not in module.__dict__ for module in model.modules())
+    wrong = 40
+    with pytest.raises(UnsupportedModel, match=r"third argument, .* got 40; .* budget_gb=40"):
+        auto_checkpoint(model, BATCH, wrong)
+    with pytest.raises(UnsupportedModel, match=r"third argument, .* got 40"):
+        measure(model, BATCH, wrong)
+
+
+def test_mode_and_size_of_a_step() -> None:
+    """A model in eval mode is planned in train mode; what is not as planned is said, once."""
+    model = gpt2().eval()
+    handle = auto_checkpoint(model, BATCH, budget="2MB", **FAST)
+    assert not any(module.training for module in model.modules())
+    assert "is in eval mode, as from_pretrained leaves it" in handle.choice.paragraph()
+    with pytest.warns(UserWarning, match=r"^'GPT2LMHeadModel' runs in eval mode with gradients"):
+        model(**BATCH)
+    model.train()
+    copied = copy.deepcopy(model)
+    found = measure(copied, BATCH)
+    assert found.peak_bytes <= handle.plan.peak_bytes
+    larger = torch.cat([TOKENS, TOKENS])
+    with torch.no_grad():
+        copied(larger)
+    with pytest.warns(UserWarning, match=r"^'input_ids' of this step has 256 elements"):
+        copied(larger, labels=larger)
+    copied(larger, labels=larger)
+    handle.remove()
+    model(larger)
+    model.transformer.drop.eval()
+    handle = auto_checkpoint(model, BATCH, budget="2MB", **FAST)
+    assert "'transformer.drop' of GPT2LMHeadModel is in eval mode" in handle.choice.paragraph()
+    with pytest.warns(UserWarning, match=r"^'transformer\.drop' runs in train mode"):
+        model.train()(**BATCH)

@@ -529,9 +529,10 @@ def test_a_profile_does_not_depend_on_earlier_gradients() -> None:
 
 
 def test_evaluation_mode() -> None:
-    """Without dropout less is saved, and the prediction follows."""
+    """Without dropout less is saved, and the prediction follows; it is said."""
     model = copy.deepcopy(case("gpt2").model).eval()
-    graph = profile(model, models.batch())
+    with pytest.warns(UserWarning, match=r"^GPT2LMHeadModel is in eval mode, as from_pretrained"):
+        graph = profile(model, models.batch())
     assert graph.layers[3].saved_bytes < costs("gpt2").layers[3].saved_bytes
     check_prediction(Case(model, models.batch()), graph, 0.5, 0.0)
 

@@ -31,7 +31,7 @@ def tiled(module: nn.Module, tiles: int) -> TiledModule:
 
 def step(module: nn.Module, *given: torch.Tensor) -> list[torch.Tensor | None]:
     module.zero_grad()
-    leaves = [x.clone().requires_grad_(x.requires_grad) for x in given]
+    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in given]
     made = module(*leaves)
     (made.float() ** 2).sum().backward()
     return [made.detach(), *(x.grad for x in leaves), *(p.grad for p in module.parameters())]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import binomial, greedy, segments, uniform
-from solvers.chain.frontier import Frontier
+from solvers.chain.exact.frontier import Frontier
 from solvers.chain.methods import single_level
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
@@ -339,6 +339,11 @@ def test_the_greedy_walk_ends_a_segment_above_the_threshold() -> None:
     layers = (*chain.layers[:6], replace(chain.layers[6], recomputable=False))
     ends_kept = Chain(layers, chain.input_bytes)
     assert greedy.greedy_segments(ends_kept, 1000) == ((0, 5),)
+    # Where one layer dominates no larger threshold ends a segment before it.
+    sizes = [replace(layer, saved_bytes=90) for layer in chain.layers]
+    chain = Chain((*sizes[:6], replace(sizes[6], saved_bytes=1000)), chain.input_bytes)
+    least = chain.replay(Items(segments.plan_of(7, tuple((i, i) for i in range(6))))).peak_bytes
+    assert greedy.solve(chain, least).peak_bytes <= least
 
 
 @pytest.mark.parametrize("solver", [*BASELINES, single_level])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import brute
-from solvers.chain.bounds import ROOMS, Bounds
-from solvers.chain.kernel import OWN
-from solvers.chain.optimum import solve
+from solvers.chain.exact.bounds import ROOMS, Bounds
+from solvers.chain.exact.kernel import OWN
+from solvers.chain.exact.optimum import solve
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 from solvers.schedule import Checkpoint, Item

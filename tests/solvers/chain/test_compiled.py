@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SOURCE = """
-from solvers.chain.compiled import compiled
+from solvers.chain.exact.compiled import compiled
 
 @compiled
 def total(values):

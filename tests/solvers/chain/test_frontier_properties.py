@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from solvers.chain import brute
-from solvers.chain.frontier import Frontier
-from solvers.chain.optimum import solve
+from solvers.chain.exact.frontier import Frontier
+from solvers.chain.exact.optimum import solve
 from solvers.chain.problem import Chain
 from solvers.problem import Layer, Option
 from solvers.schedule import Checkpoint, Item, Items, Keep

@@ -12,8 +12,8 @@ import pytest
 
 from scheduler import CostGraph, InfeasibleBudget, frontier, solve
 from scheduler.api import Frontier
-from solvers.chain.frontier import Frontier as ChainFrontier
-from solvers.chain.optimum import solve as solve_chain
+from solvers.chain.exact.frontier import Frontier as ChainFrontier
+from solvers.chain.exact.optimum import solve as solve_chain
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from solvers.chain.arrays import least_memory
-from solvers.chain.frontier import Frontier
+from solvers.chain.exact.arrays import least_memory
+from solvers.chain.exact.frontier import Frontier
+from solvers.chain.exact.optimum import solve
 from solvers.chain.methods import METHODS
-from solvers.chain.optimum import solve
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
 from solvers.solution import Infeasible, Status, Unsuitable

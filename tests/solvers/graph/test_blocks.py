@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import frontier, optimum
 from solvers.chain.brute import count_plans, every_plan
+from solvers.chain.exact import frontier, optimum
 from solvers.chain.problem import Chain
 from solvers.graph.chains import blocks as blocks_module
 from solvers.graph.chains.block import MOST_CHOICES, MOST_OPTIONS, Block
@@ -327,7 +327,7 @@ def one_block(layers: Sequence[Layer], edges: Edges) -> LayerGraph:
 
 def test_many_options_are_thinned() -> None:
     # Each layer twice as dear as the next, in bytes and in time: every set is on the frontier.
-    layers = [Layer(str(i), 2**i, 1, 1, 2**i, 1, 0, 0, 0, 0, 0, True, True) for i in range(6)]
+    layers = [Layer(str(i), 2**i, 1, 1, 2**i, 1) for i in range(6)]
     (blocks, _) = as_chain(one_block(layers, dense(6)))
     options = blocks.chain.layers[1].options
     assert MOST_OPTIONS // 2 < len(options) <= MOST_OPTIONS

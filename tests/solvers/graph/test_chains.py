@@ -8,7 +8,8 @@ from itertools import pairwise
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from solvers.chain import brute, frontier
+from solvers.chain import brute
+from solvers.chain.exact import frontier
 from solvers.chain.problem import Chain
 from solvers.graph.methods import solve
 from solvers.graph.problem import LayerGraph

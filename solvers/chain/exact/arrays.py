@@ -32,7 +32,7 @@ def arrays(chain: Chain) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The chain as the kernel's arrays: costs, and ways to keep its layers."""
     import numpy as np
 
-    from solvers.chain import kernel as k
+    from solvers.chain.exact import kernel as k
 
     layers, last = chain.layers, len(chain) - 1
     costs = np.empty((k.ROWS, len(layers)), np.int64)

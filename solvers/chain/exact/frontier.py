@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from solvers.chain.optimum import faster, quick_plans
+from solvers.chain.exact.optimum import faster, quick_plans
+from solvers.chain.exact.tables import FIT, Tables
 from solvers.chain.problem import Chain
-from solvers.chain.tables import FIT, Tables
 from solvers.schedule import Item, Items
 from solvers.solution import Infeasible, Solution
 

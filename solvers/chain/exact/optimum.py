@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from solvers.chain import binomial, greedy, uniform
-from solvers.chain.bounds import Bounds
+from solvers.chain.exact.bounds import Bounds
+from solvers.chain.exact.tables import FIT, Tables
 from solvers.chain.problem import Chain
-from solvers.chain.tables import FIT, Tables
 from solvers.methods import Limits
 from solvers.problem import LIMIT
 from solvers.schedule import Items

@@ -2,7 +2,7 @@
 
 A set is a step function from peak bytes to the least time: an array of shape (2, n), peaks in row 0
 strictly ascending, times in row 1 strictly descending. All sets live in one pool; H and R of a span
-are an offset and a length in it. See `solvers.chain.frontier` for the recurrence.
+are an offset and a length in it. See `solvers.chain.exact.frontier` for the recurrence.
 
 All of it is in one file because numba's cache watches no other file than a function's own.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.chain.compiled import compiled
+from solvers.chain.exact.compiled import compiled
 
 INFINITE = 2**62
 """Above every peak and every time; see `solvers.problem.LIMIT`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from solvers.chain.arrays import (
+from solvers.chain.exact.arrays import (
     LAYER_BYTES,
     MEMORY_LIMIT,
     POINT_BYTES,
@@ -14,7 +14,7 @@ from solvers.chain.arrays import (
     least_memory,
     same_spans,
 )
-from solvers.chain.bounds import Bounds
+from solvers.chain.exact.bounds import Bounds
 from solvers.chain.problem import Chain
 from solvers.problem import LIMIT
 from solvers.schedule import Checkpoint, Item, Keep
@@ -71,7 +71,7 @@ class Tables:
         """
         import numpy as np
 
-        from solvers.chain import kernel
+        from solvers.chain.exact import kernel
 
         length = len(self.chain)
         width = max(length - 1, 1)
@@ -124,7 +124,7 @@ class Tables:
         most: int,
         down: bool,
     ) -> Sets | None:
-        from solvers.chain import kernel
+        from solvers.chain.exact import kernel
 
         pool = (self._limit - self._least - SPAN_BYTES * slack.size) // POINT_BYTES
         complete, self.thinned, *sets = kernel.build(
@@ -146,7 +146,7 @@ class Tables:
 
     def points(self, sets: Sets) -> list[tuple[int, int]]:
         """The answer of `sets`: pairs (peak bytes with the chain's input, time)."""
-        from solvers.chain import kernel
+        from solvers.chain.exact import kernel
 
         table, pool = sets
         start, count = table[kernel.H_START, 0, -1], table[kernel.H_COUNT, 0, -1]
@@ -155,7 +155,7 @@ class Tables:
 
     def plan(self, sets: Sets, budget: int) -> tuple[Item, ...]:
         """The fastest plan of `sets` within `budget` bytes; empty when there is none."""
-        from solvers.chain import kernel
+        from solvers.chain.exact import kernel
 
         within = [peak for peak, _ in self.points(sets) if peak <= budget]
         if not within:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from solvers.chain.arrays import arrays
+from solvers.chain.exact.arrays import arrays
 from solvers.chain.problem import Chain
 from solvers.problem import LIMIT
 
@@ -53,7 +53,7 @@ class Bounds:
     def __init__(self, chain: Chain, cap: int) -> None:
         import numpy as np
 
-        from solvers.chain import kernel as k
+        from solvers.chain.exact import kernel as k
 
         self._chain, self.cap = chain, cap
         self._costs, self._ways = a, ways = arrays(chain)
@@ -73,7 +73,7 @@ class Bounds:
         """Find, of each layer and price, the least time and priced bytes below it."""
         import numpy as np
 
-        from solvers.chain import kernel as k
+        from solvers.chain.exact import kernel as k
 
         a, ways = self._costs, self._ways
         length = a.shape[1]
@@ -133,7 +133,7 @@ class Bounds:
         """
         import numpy as np
 
-        from solvers.chain import kernel
+        from solvers.chain.exact import kernel
 
         step = excess // ROOMS + 1
         rooms = [
@@ -177,7 +177,7 @@ class Bounds:
         """Time lost where layers s .. t are in one checkpoint: a part of s, and one of t."""
         import numpy as np
 
-        from solvers.chain import kernel as k
+        from solvers.chain.exact import kernel as k
 
         a, ways, prices = self._costs, self._ways, self._prices
         length = a.shape[1]
@@ -214,7 +214,7 @@ def _needs(
     """
     import numpy as np
 
-    from solvers.chain import kernel as k
+    from solvers.chain.exact import kernel as k
 
     counts = a[k.LAST_WAY] - a[k.FIRST_WAY] + 1
     behind = ways[k.BEHIND] + np.repeat(a[k.GRADIENT], counts)
