@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,9 @@ def test_trainer(
 
 def sft(folder: Path, callback: CheckpointCallback | None, **settings: Any) -> Any:
     """As `train` of the trainer of TRL, on a dataset and with a tokenizer that are made here."""
-    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    import datasets
+    import trl
+
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
     # One that is made of a dict is hashed, by a pickle that pyarrow's types are not for.
     table = datasets.table.InMemoryTable.from_pydict(dict.fromkeys(KEYS, TOKENS.tolist()))
@@ -135,6 +138,7 @@ def sft(folder: Path, callback: CheckpointCallback | None, **settings: Any) -> A
     return losses, model.state_dict()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TRL needs Python 3.11")
 @pytest.mark.filterwarnings("ignore::UserWarning:dill")
 def test_sft_trainer_of_trl(tmp_path: Path) -> None:
     """Whether its own checkpointing is on or off."""
