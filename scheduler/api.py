@@ -184,9 +184,10 @@ def solve_by_length(
                 watch=watch,
             )
         except InfeasibleBudget as error:
-            fits = f"the longest of the lengths that fits is {max(plans)}" if plans else ""
             set_by = f"{error.set_by} at length {length}"
-            lowered = fits or "none of the lengths fits"
+            lowered = "none of the lengths fits"
+            if plans:
+                lowered = f"the longest of the lengths that fits is {max(plans)}"
             raise error.reserving(error.reserved_for, set_by=set_by, lowered_by=lowered) from None
     for before, length in pairwise(lengths):
         _check_grows(length, plans[length], before, plans[before])

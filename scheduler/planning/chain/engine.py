@@ -32,11 +32,6 @@ from solvers.solution import Infeasible
 _EXACT_LAYERS = 120
 """A report has the whole exact frontier of chains up to this long, and some budgets of longer."""
 
-_OF_SOLVE = (
-    "{} of a chain is for solve alone; leave it out (max_points and memory_limit make the frontier "
-    "of a chain faster)"
-)
-
 _SECONDS = 10.0
 """For those budgets together, where nothing else is said."""
 
@@ -83,8 +78,7 @@ class _ChainEngine:
             raise UnsuitableMethod(self.foreign.format("points"))
         if request.method.name != "optimal":
             raise UnsuitableMethod("the frontier of a chain is that of method 'optimal'")
-        if request.limits.time_limit is not None:
-            raise UnsuitableMethod(_OF_SOLVE.format("time_limit"))
+        _check_untimed(request)
         with suited():
             trades = WholeFrontier(
                 problem,
@@ -101,8 +95,7 @@ class _ChainEngine:
         request: Request,
         against: str | Iterable[str],
     ) -> Comparison:
-        if request.limits.time_limit is not None:
-            raise UnsuitableMethod(_OF_SOLVE.format("time_limit"))
+        _check_untimed(request)
         with suited():
             return compare_chain(costs, problem, size, request.limits, against)
 
@@ -151,6 +144,14 @@ class _ChainEngine:
                 out_of_time=True,
             ) from None
         return Frontier(costs, problem, sweep.trades()), compared
+
+
+def _check_untimed(request: Request) -> None:
+    if request.limits.time_limit is not None:
+        raise UnsuitableMethod(
+            "time_limit of a chain is for solve alone; leave it out (max_points and memory_limit "
+            "make the frontier of a chain faster)"
+        )
 
 
 def _not_found(error: Infeasible, size: Budget, request: Request) -> NoPlanFound:

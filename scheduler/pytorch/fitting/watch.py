@@ -35,7 +35,7 @@ class Watch:
             warnings.warn(said, stacklevel=2)
 
     def _other_mode(self, model: nn.Module) -> str | None:
-        for name, mode in _modes(model).items():
+        for name, mode in _modes(model).items() if self._modes else ():
             if mode != self._modes.get(name, mode):
                 now, then = ("train", "eval") if mode else ("eval", "train")
                 return (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MEMORY_LIMIT = 2**30
-"""Bytes that tables and sets may take before sets are thinned (sets twice as much as they grow)."""
+"""Bytes that tables and sets may take before sets are thinned."""
 
 LEAST_POINTS = 16
 """Smallest meaningful `max_points`."""

@@ -12,6 +12,7 @@ held from below for any time lost, and the time for any bytes. Three states in f
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from solvers.chain.exact.arrays import arrays
@@ -155,7 +156,7 @@ class Bounds:
         """
         import numpy as np
 
-        before, behind = self._one_checkpoint()
+        before, behind = self._one_checkpoint
         length = len(self._chain)
 
         def left(n: int) -> Floats:
@@ -173,6 +174,7 @@ class Bounds:
             slack[n - 1, : length - n] = np.floor(np.clip(left(n), -1, LIMIT // 4))
         return slack, whole
 
+    @cached_property
     def _one_checkpoint(self) -> tuple[Floats, Floats]:
         """Time lost where layers s .. t are in one checkpoint: a part of s, and one of t."""
         import numpy as np

@@ -454,10 +454,11 @@ def room(
     cap: int,
     rounding: float,
 ) -> Ints:
-    """Bytes of `cap` that what is below each layer must leave free, for each of its times lost.
+    """Bytes of `cap` that what is below each layer can leave free, for each of its times lost.
 
     `lost` has, of each layer and price (ascending) of a byte, the least of its time and what its
-    bytes cost; shape (L, P). The result, of 0 .. `steps` times `step` of time, never grows.
+    bytes cost; shape (L, P). The result, of 0 .. `steps` times `step` of time, never grows from a
+    layer to the next.
     """
     length, count = lost.shape
     out = np.empty((length, steps + 1), np.int64)
