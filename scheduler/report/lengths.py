@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.common.text import format_both, format_bytes
+from scheduler.common.text import format_bytes
+from scheduler.report.budget import UnderBudget
 from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, said_bytes
 from scheduler.report.tables import format_percent
 
 __all__ = ["Lengths", "Point"]
-
-_FAR = 4
-"""A budget is drawn up to this many times the highest peak."""
 
 
 class Point(NamedTuple):
@@ -27,7 +25,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(UnderBudget):
     """What the picture shows.
 
     Attributes
@@ -55,14 +53,12 @@ class Lengths:
     def subtitle(self) -> str:
         """The ends, and the budget where it is not drawn."""
         first, last = self.points[0], self.points[-1]
-        said = (
+        return (
             f"The shortest plan, for {first.tokens:,} tokens, loses "
             f"{format_percent(first.overhead)}; the longest, for {last.tokens:,}, "
             f"{format_percent(last.overhead)}. A step runs under the plan of the next longer point."
+            f"{self.far_budget()}"
         )
-        if self.budget_bytes is not None and self._is_far:
-            said += f" The budget, {format_both(self._available)}, lies far above."
-        return said
 
     def height(self, is_wide: bool) -> float:
         """As high as it reads best."""
@@ -71,8 +67,8 @@ class Lengths:
     def draw(self, sheet: Sheet) -> None:
         """The peak of each length's plan, its overhead beside it, and the budget."""
         edges = [0, *(each.tokens for each in self.points)]
-        has_limit = self.budget_bytes is not None and not self._is_far
-        top = max(self._highest, self._available if has_limit else 0) or 1
+        limit = self.limit
+        top = max(self.highest_bytes, limit or 0) or 1
         sheet.limits((0, edges[-1] * 1.04), (0, top * 1.2))
         sheet.bytes(top, "peak memory", is_up=True)
         sheet.axes.xaxis.set_label_text("tokens of a step")
@@ -81,7 +77,7 @@ class Lengths:
             values, edges, fill=True, color=COLOURS["void"], linewidth=0, label="within the peak"
         )
         sheet.note(drawn, "void")
-        if has_limit:
+        if limit is not None:
             sheet.limit(self.budget_bytes or 0, self.reserved_bytes, is_up=True)
         places = sheet.at([(each.tokens, each.peak_bytes) for each in self.points])
         for i, (each, (x, y)) in enumerate(zip(self.points, places, strict=True)):
@@ -101,13 +97,6 @@ class Lengths:
             sheet.label(point, f"{lost}, {format_bytes(each.peak_bytes)}", lost)
 
     @property
-    def _available(self) -> int:
-        return (self.budget_bytes or 0) - self.reserved_bytes
-
-    @property
-    def _highest(self) -> int:
+    def highest_bytes(self) -> int:
+        """The highest peak."""
         return max(each.peak_bytes for each in self.points)
-
-    @property
-    def _is_far(self) -> bool:
-        return self._available > _FAR * max(self._highest, 1)

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import format_bytes, format_time
+from scheduler.report.budget import FAR, UnderBudget
 from scheduler.report.figure import AROUND_TITLES, COLOURS, Sheet
 from scheduler.report.labels import Box, said_bytes, said_time, shortened
 
 __all__ = ["Bar", "Timeline"]
 
 _KINDS = {"first": "forward", "again": "recomputation", "back": "backward"}
-_FAR = 4
-"""Keeping everything, or a budget, is drawn up to this many times the peak."""
 
 
 class Bar(NamedTuple):
@@ -26,7 +25,7 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(UnderBudget):
     """What the picture shows.
 
     Attributes
@@ -64,15 +63,12 @@ class Timeline:
     def subtitle(self) -> str:
         """The peak and the time, beside those of keeping everything."""
         unit = self.time_unit
-        said = (
+        return (
             f"Peak {format_bytes(self.peak_bytes)} at {self.set_by}; keeping everything takes "
             f"{format_bytes(_most(self.keep_all))}. The step takes "
             f"{format_time(_time(self.bars), unit)} instead of "
-            f"{format_time(_time(self.keep_all), unit)}."
+            f"{format_time(_time(self.keep_all), unit)}.{self.far_budget()}"
         )
-        if self.budget_bytes is not None and self._is_far:
-            said += f" The budget, {format_both(self._available)}, lies far above."
-        return said
 
     def height(self, is_wide: bool) -> float:
         """As high as it reads best."""
@@ -80,7 +76,7 @@ class Timeline:
 
     def draw(self, sheet: Sheet) -> None:
         """The bars with their peak, the outline of keeping everything, and the budget."""
-        limit, total = self._limit, max(_time(self.bars), _time(self.keep_all)) or 1.0
+        limit, total = self.limit, max(_time(self.bars), _time(self.keep_all)) or 1.0
         highest = max(self.peak_bytes, _most(self.keep_all) if self._has_all else 0, limit or 0)
         top = (highest or 1) * (1.12 if sheet.is_wide else 1.3)
         sheet.limits((0, total), (0, top))
@@ -105,21 +101,13 @@ class Timeline:
         self._mark_peak(sheet)
 
     @property
-    def _limit(self) -> int | None:
-        """What the plan may use, where that is near enough to be drawn."""
-        return None if self.budget_bytes is None or self._is_far else self._available
-
-    @property
-    def _available(self) -> int:
-        return (self.budget_bytes or 0) - self.reserved_bytes
-
-    @property
-    def _is_far(self) -> bool:
-        return self._available > _FAR * max(self.peak_bytes, 1)
+    def highest_bytes(self) -> int:
+        """The plan's peak."""
+        return self.peak_bytes
 
     @property
     def _has_all(self) -> bool:
-        return 0 < _most(self.keep_all) <= _FAR * max(self.peak_bytes, 1)
+        return 0 < _most(self.keep_all) <= FAR * max(self.peak_bytes, 1)
 
     def _block(
         self, sheet: Sheet, edges: Sequence[float], columns: Sequence[Bar], *, softly: bool = False
