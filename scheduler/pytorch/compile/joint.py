@@ -80,6 +80,7 @@ class _Reader:
     def __init__(self, graph: Graph, info: Any, cost: Roofline | Callable[[Node], float]) -> None:
         self.graph = graph
         self.info = info
+        self.forward = frozenset(info.required_fw_nodes)  # torch hands out a list
         self.cost = cost
         self.ids: dict[int, int] = {}
         self.sizes: list[int] = []
@@ -110,7 +111,7 @@ class _Reader:
             tuple(op for op, _ in early),
             tuple(late),
             tuple(self.sizes),
-            self._returned(self.info.required_fw_nodes),
+            self._returned(self.forward),
             self._returned(self.info.required_bw_nodes),
             self.held,
             self.held_backward,
@@ -128,7 +129,7 @@ class _Reader:
         }
         border = next((at for at, node in enumerate(nodes) if node in readers), len(nodes) - 1)
         for node in nodes[border:]:
-            if node in self.info.required_fw_nodes:
+            if node in self.forward:
                 raise UnsupportedModel(
                     f"operation {node.name!r} of the forward stands behind the first of the "
                     "backward, which torch.compile's graphs do not do otherwise; compile without "
@@ -173,7 +174,7 @@ class _Reader:
                 makes.append(self.ids[key])
         if not makes and not is_mutable(node.target):
             return None
-        forward = node in self.info.required_fw_nodes
+        forward = node in self.forward
         fixed: Any = None
         if early and forward:
             if _recompute_tag(node):
