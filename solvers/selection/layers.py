@@ -59,7 +59,7 @@ class Layers:
     unit
         Bytes.
     down
-        Round sizes down: for a bound.
+        Round sizes down, for a bound; then there are no `ways`.
     """
 
     def __init__(
@@ -67,39 +67,37 @@ class Layers:
     ) -> None:
         import numpy as np
 
-        self.unit, self._layers = unit, layers
-        self._round = 0 if down else unit - 1
+        self.unit, self._layers, self._down = unit, layers, down
         count = most // unit + 1
         best = {0: np.zeros(count, np.int64)}
         self._taken: list[dict[int, NDArray[np.int16]]] = []
         for ways in reversed(layers):
-            best, taken = self._add(ways, best, count)
-            self._taken.append(taken)
+            best = self._add(ways, best, count)
         self._taken.reverse()
         self._best = best[0]
 
     def _add(
         self, ways: Sequence[Way], after: dict[int, NDArray[np.int64]], count: int
-    ) -> tuple[dict[int, NDArray[np.int64]], dict[int, NDArray[np.int16]]]:
+    ) -> dict[int, NDArray[np.int64]]:
         import numpy as np
 
-        states = {way.below for way in ways if way.above in after}
-        best = {state: np.full(count, LIMIT) for state in states}
-        taken = {state: np.full(count, -1, np.int16) for state in states}
+        best = {way.below: np.full(count, LIMIT) for way in ways}
+        taken = {} if self._down else {state: np.full(count, -1, np.int16) for state in best}
+        costs = np.empty(count, np.int64)
         for index, way in enumerate(ways):
-            held, peak = self._units(way.held), self._units(way.peak)
+            held, peak = self._units(way.held), self._units(max(way.peak, way.held))
             if way.above not in after or peak >= count:
                 continue
-            peak = max(peak, held)
-            costs = after[way.above][peak - held : count - held] + way.cost
-            old = best[way.below][peak:]
-            better = costs < old
-            old[better] = costs[better]
-            taken[way.below][peak:][better] = index
-        return best, taken
+            now, cost = best[way.below][peak:], costs[peak:]
+            np.add(after[way.above][peak - held : count - held], way.cost, out=cost)
+            if taken:
+                taken[way.below][peak:][cost < now] = index
+            np.minimum(now, cost, out=now)
+        self._taken.append(taken)
+        return best
 
     def _units(self, size: int) -> int:
-        return (size + self._round) // self.unit
+        return size // self.unit if self._down else -(-size // self.unit)
 
     def cost(self, budget: int) -> int | None:
         """The least cost within `budget` bytes, or a bound of it; None: there is none."""

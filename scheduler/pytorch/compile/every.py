@@ -107,7 +107,7 @@ class _Every:
         import numpy as np
 
         graph, sizes = self.graph, self.graph.sizes
-        alive = {b: ~self.nothing for b in graph.gradients}
+        alive = dict.fromkeys(graph.gradients, ~self.nothing)
         outputs = sum(sizes[b] for b in self.free)
         live = np.full(len(self.nothing), graph.held + graph.held_backward + outputs, np.int64)
         for b in graph.gradients:

@@ -47,7 +47,7 @@ class Layered:
     """
 
     def __init__(self, parts: Parts, most: int) -> None:
-        self._parts, self._most = parts, most
+        self._parts, self.most = parts, most
         self._unit = math.gcd(*parts.graph.sizes) or 1
         while most // self._unit > _GRID:
             self._unit *= 2
@@ -64,7 +64,7 @@ class Layered:
 
     def choice(self, budget: int) -> StepChoice | None:
         """The quickest within `budget` bytes of those that keep all cuts; None: there is none."""
-        at = budget = min(budget, self._most)
+        at = budget = min(budget, self.most)
         while (layers := self._quickest).cost(at) is not None:
             kept = [*self._parts.cuts, *self._parts.shared]
             for part, rows, way in zip(self._parts.parts, self._kept, layers.ways(at), strict=True):
@@ -78,7 +78,15 @@ class Layered:
 
     def least_time(self, budget: int) -> int | None:
         """Femtoseconds that every choice within `budget` bytes runs again; None: there is none."""
-        return self._bound.cost(min(budget, self._most))
+        return self._bound.cost(min(budget, self.most))
+
+    def smallest(self) -> StepChoice | None:
+        """The choice of least peak of those that keep all cuts."""
+        return self.choice(next(iter(self._quickest.budgets()), -1))
+
+    def least_peak(self) -> int:
+        """Bytes that every choice takes at least."""
+        return next(iter(self._bound.budgets()), self.most)
 
     @cached_property
     def _kept(self) -> list[Rows]:
@@ -102,7 +110,7 @@ class Layered:
                     )
                 ]
             )
-        return Layers(ways, self._most, self._unit)
+        return Layers(ways, self.most, self._unit)
 
     @cached_property
     def _bound(self) -> Layers:
@@ -117,7 +125,7 @@ class Layered:
                         Way(held, backward + part.beside_backward, again, below, above)
                         for again, held, backward in zip(*rows, strict=True)
                     ]
-        return Layers(ways, self._most, self._unit, down=True)
+        return Layers(ways, self.most, self._unit, down=True)
 
     def _choices(self, k: int, below: int, above: int) -> Rows:
         """The choices of part k that no other beats, all peaks without what is beside."""
