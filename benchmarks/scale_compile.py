@@ -13,6 +13,7 @@ same of the FLOPs that torch counts, which are all that its solvers minimise. Se
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -87,16 +88,22 @@ def rows(layers: int, shares: list[float], solvers: list[str]) -> Iterator[list[
         top = play(step, step.free).peak_bytes
 
         def again(of: StepGraph, choice: StepChoice) -> str:
-            return format_percent(
-                sum(of.early[i].time for i in choice.again) / of.forward_time
-            )
+            return format_percent(sum(of.early[i].time for i in choice.again) / of.forward_time)
 
         for share in SHARES:
             answer, seconds = timed(step, int(top * share))
             gap = answer.choice.again_time / answer.least_time - 1
             ours = [f"{reading + seconds:.1f}", format_bytes(int(top * share)), ""]
             proven = "optimal" if answer.proven else f"gap {format_percent(gap)}"
-            lines.append([str(layers), f"ours, {share:g} of keep-all", *ours, again(step, answer.choice), proven])
+            lines.append(
+                [
+                    str(layers),
+                    f"ours, {share:g} of keep-all",
+                    *ours,
+                    again(step, answer.choice),
+                    proven,
+                ]
+            )
         partitioners.choose_saved_values_set = torch_choice
         for share in shares:
             for solver in solvers:
@@ -116,7 +123,7 @@ def rows(layers: int, shares: list[float], solvers: list[str]) -> Iterator[list[
                         again(counted.step, flops),
                     ]
                 )
-                print(*lines[-1], flush=True)
+                print(*lines[-1], file=sys.stderr, flush=True)
 
     traced(layers, look)
     yield from lines

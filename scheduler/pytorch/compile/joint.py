@@ -7,7 +7,7 @@ nothing and keeps what it looks into alive. Operations whose results are all vie
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from scheduler.pytorch.observe.tracker import storage_bytes
 
 # A kernel turns a number among its arguments into a tensor: 8 bytes, and 4 in another type.
 _NUMBERS = 16
+
+_MOST_TIME = 2**52
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ class _Reader:
                     late.append(op)
                 if not op.forward and node not in self.info.tangents_closure:
                     backward.append(node)
+        first = _in_range([op for op, _ in early])
         step = StepGraph(
-            tuple(op for op, _ in early),
+            first,
             tuple(late),
             tuple(self.sizes),
             self._returned(self.forward),
@@ -197,6 +200,16 @@ class _Reader:
         """Femtoseconds, at least 1."""
         seconds = _seconds(node, self.cost) if isinstance(self.cost, Roofline) else self.cost(node)
         return max(1, round(seconds * 1e15))
+
+
+def _in_range(ops: list[JointOperation]) -> tuple[JointOperation, ...]:
+    """With times that add up to what solvers can count, whatever unit they are given in."""
+    step = max(1.0, sum(op.time for op in ops) / _MOST_TIME)
+    return (
+        tuple(ops)
+        if step == 1
+        else tuple(replace(op, time=max(1, round(op.time / step))) for op in ops)
+    )
 
 
 def _seconds(node: Node, roofline: Roofline) -> float:
