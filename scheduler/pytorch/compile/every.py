@@ -6,6 +6,7 @@ each is the choice that keeps the free operations whose bits are set in `n`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from scheduler.pytorch.compile.choice import JointOperation, StepGraph
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     Bits: TypeAlias = NDArray[np.bool_]
     Bytes: TypeAlias = NDArray[np.int64]
 
-MOST_FREE = 17
+MOST_FREE = 19
 """Free operations of a step whose choices are all tried."""
 
 
@@ -43,6 +44,38 @@ class Every(NamedTuple):
 def every(graph: StepGraph, unseen: int = 0) -> Every:
     """All choices of `graph`; the first `unseen` late operations do not count for the peak."""
     return _Every(graph).costs(unseen)
+
+
+def narrowed(graph: StepGraph) -> StepGraph:
+    """The same step with fewer free operations: without choices that another one equals or beats.
+
+    An operation that nothing can need in the backward need not be kept. Nor need one whose only
+    reader is at most as large and reads nothing else that may run again: where it was kept for
+    that reader, keep the reader in its place.
+    """
+    early = list(graph.early)
+    readers: dict[int, set[int]] = {}
+    wanted = {graph.maker[b] for op in graph.late for b in op.reads if b in graph.maker}
+    wanted |= {graph.maker[b] for b in graph.gradients if b in graph.maker}
+    read_late = frozenset(wanted)
+    needed: dict[int, set[int]] = {}
+    for j in reversed(range(len(early))):
+        needed[j] = {graph.maker[b] for b in early[j].reads if b in graph.maker}
+        for i in needed[j]:
+            readers.setdefault(i, set()).add(j)
+        if j in wanted and early[j].fixed != "keep":
+            wanted |= needed[j]
+    size = [sum(graph.sizes[b] for b in op.makes) for op in early]
+    for i in graph.free:
+        if i not in wanted:
+            early[i] = replace(early[i], fixed="again")
+        elif i not in read_late and len(readers[i]) == 1 and not graph.outputs & {*early[i].makes}:
+            (j,) = readers[i]
+            others = [k for k in needed[j] - {i} if early[k].fixed != "keep"]
+            held = sum(graph.sizes[b] for b in {*early[i].makes} & {*early[j].reads})
+            if graph.early[j].fixed is None and size[j] <= held and not others:
+                early[i] = replace(early[i], fixed="again")
+    return replace(graph, early=tuple(early))
 
 
 class _Every:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from scheduler.pytorch.compile.choice import JointOperation, StepChoice, StepGraph, play
-from scheduler.pytorch.compile.every import MOST_FREE, every
+from scheduler.pytorch.compile.every import MOST_FREE, every, narrowed
 from scheduler.pytorch.compile.parts import Part, Parts
 from solvers.selection.layers import Layers, Way
 
@@ -51,25 +52,32 @@ class Layered:
         self._unit = math.gcd(*parts.graph.sizes) or 1
         while most // self._unit > _GRID:
             self._unit *= 2
-        self._known: dict[object, Rows] = {}
-        self._keys = [part.key for part in parts.parts]
+        keys: dict[object, int] = {}
+        self._like = [keys.setdefault(part.key, k) for k, part in enumerate(parts.parts)]
+        self._steps = {
+            (k, *cuts): _with(parts.parts[k], *cuts)
+            for k in keys.values()
+            for cuts in self._cuts(k)
+        }
+        self._known: dict[tuple[int, int, int], Rows] = {}
 
     @classmethod
     def of(cls, graph: StepGraph) -> Layered | None:
         """None: the step does not come apart, or not into small parts."""
-        parts = Parts(graph, MOST_FREE)
-        if len(parts.parts) == 1 or any(len(p.step.free) > MOST_FREE for p in parts.parts):
-            return None
-        return cls(parts, play(graph, graph.free).peak_bytes)
+        parts = Parts(graph, MOST_FREE - 2)
+        layered = cls(parts, play(graph, graph.free).peak_bytes)
+        free = max(len(step.free) for step, _ in layered._steps.values())
+        return layered if len(parts.parts) > 1 and free <= MOST_FREE else None
 
     def choice(self, budget: int) -> StepChoice | None:
         """The quickest within `budget` bytes of those that keep all cuts; None: there is none."""
         at = budget = min(budget, self.most)
         while (layers := self._quickest).cost(at) is not None:
             kept = [*self._parts.cuts, *self._parts.shared]
-            for part, rows, way in zip(self._parts.parts, self._kept, layers.ways(at), strict=True):
-                index = int(rows[_INDEX, way])
-                kept += [part.early[i] for k, i in enumerate(part.step.free) if index >> k & 1]
+            for k, (part, way) in enumerate(zip(self._parts.parts, layers.ways(at), strict=True)):
+                index = int(self._choices(k, _KEPT, _KEPT)[_INDEX, way])
+                free = self._steps[self._like[k], _KEPT, _KEPT][0].free
+                kept += [part.early[i] for bit, i in enumerate(free) if index >> bit & 1]
             choice = play(self._parts.graph, kept)
             if choice.peak_bytes <= budget:
                 return choice
@@ -89,14 +97,10 @@ class Layered:
         return next(iter(self._bound.budgets()), self.most)
 
     @cached_property
-    def _kept(self) -> list[Rows]:
-        """Of each part, the choices worth it where all cuts are kept."""
-        return [self._choices(k, _KEPT, _KEPT) for k in range(len(self._parts.parts))]
-
-    @cached_property
     def _quickest(self) -> Layers:
         ways = []
-        for part, rows in zip(self._parts.parts, self._kept, strict=True):
+        for k, part in enumerate(self._parts.parts):
+            rows = self._choices(k, _KEPT, _KEPT)
             forward = rows[_FORWARD] + part.beside_forward
             backward = rows[_BACKWARD] + part.beside_backward
             ways.append(
@@ -115,26 +119,30 @@ class Layered:
     @cached_property
     def _bound(self) -> Layers:
         ways: list[list[Way]] = []
-        last = len(self._parts.parts) - 1
         for k, part in enumerate(self._parts.parts):
             ways.append([])
-            for below in (_KEPT, _DROPPED) if part.below else (_KEPT,):
-                for above in (_KEPT, _DROPPED) if k < last else (_KEPT,):
-                    rows = self._choices(k, below, above)[: _BACKWARD + 1].tolist()
-                    ways[-1] += [
-                        Way(held, backward + part.beside_backward, again, below, above)
-                        for again, held, backward in zip(*rows, strict=True)
-                    ]
+            for below, above in self._cuts(k):
+                rows = self._choices(k, below, above)[: _BACKWARD + 1].tolist()
+                ways[-1] += [
+                    Way(held, backward + part.beside_backward, again, below, above)
+                    for again, held, backward in zip(*rows, strict=True)
+                ]
         return Layers(ways, self.most, self._unit, down=True)
+
+    def _cuts(self, k: int) -> list[tuple[int, int]]:
+        """States of the cuts below and above part k."""
+        part = self._parts.parts[k]
+        below = (_KEPT, _DROPPED) if part.below else (_KEPT,)
+        above = (_KEPT, _DROPPED) if part.above >= 0 else (_KEPT,)
+        return list(product(below, above))
 
     def _choices(self, k: int, below: int, above: int) -> Rows:
         """The choices of part k that no other beats, all peaks without what is beside."""
         import numpy as np
 
-        key = self._keys[k], below, above
+        key = self._like[k], below, above
         if key not in self._known:
-            step, unseen = _with(self._parts.parts[k], below, above)
-            costs = every(step, unseen)
+            costs = every(*self._steps[key])
             rows = np.stack(
                 [
                     costs.again_time,
@@ -159,7 +167,7 @@ def _with(part: Part, below: int, above: int) -> tuple[StepGraph, int]:
         cut = early[part.above]
         early[part.above] = replace(cut, fixed="again")
         late = (JointOperation("above", 1, cut.makes, ()), *late)
-    return replace(step, early=tuple(early), late=late, sizes=tuple(sizes)), above
+    return narrowed(replace(step, early=tuple(early), late=late, sizes=tuple(sizes))), above
 
 
 def _front(rows: Rows) -> Rows:
