@@ -98,22 +98,16 @@ class Layered:
 
     @cached_property
     def _quickest(self) -> Layers:
+        import numpy as np
+
         ways = []
         for k, part in enumerate(self._parts.parts):
             rows = self._choices(k, _KEPT, _KEPT)
             forward = rows[_FORWARD] + part.beside_forward
-            backward = rows[_BACKWARD] + part.beside_backward
-            ways.append(
-                [
-                    Way(held, max(peaks) + self._parts.shared_bytes, again)
-                    for again, held, *peaks in zip(
-                        *rows[: _HELD + 1].tolist(),
-                        forward.tolist(),
-                        backward.tolist(),
-                        strict=True,
-                    )
-                ]
-            )
+            backward = rows[_BACKWARD] + part.beside_backward - part.shared_backward
+            peaks = (np.maximum(forward, backward) + self._parts.shared_bytes).tolist()
+            again, held = rows[: _HELD + 1].tolist()
+            ways.append([Way(*way) for way in zip(held, peaks, again, strict=True)])
         return Layers(ways, self.most, self._unit)
 
     @cached_property

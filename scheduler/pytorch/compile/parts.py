@@ -37,6 +37,8 @@ class Part:
         Which of `step.early` is the cut above it; -1: there is none.
     beside_forward, beside_backward
         Bytes that are there besides, in the forward and in the backward, whatever is chosen.
+    shared_backward
+        Of those: of tables that are shared.
     """
 
     step: StepGraph
@@ -45,6 +47,7 @@ class Part:
     above: int
     beside_forward: int
     beside_backward: int
+    shared_backward: int
 
     @property
     def key(self) -> object:
@@ -65,7 +68,7 @@ class Parts:
     shared
         Early operations that parts share; they are taken for kept.
     shared_bytes
-        Of what those make.
+        Of what those make for others.
     cuts
         Early operations, ascending.
     parts
@@ -75,7 +78,10 @@ class Parts:
     def __init__(self, graph: StepGraph, most_free: int) -> None:
         self.graph = graph
         self.shared = self._shared()
-        self.shared_bytes = sum(map(self._bytes, self.shared))
+        reads = {b for i, op in enumerate(graph.early) if i not in self.shared for b in op.reads}
+        reads |= {b for op in graph.late for b in op.reads}
+        self._tables = {b for i in self.shared for b in graph.early[i].makes if b in reads}
+        self.shared_bytes = sum(graph.sizes[b] for b in self._tables)
         self._last = {b: t for t, op in enumerate(graph.late) for b in (*op.makes, *op.reads)}
         self._last |= dict.fromkeys(graph.gradients, len(graph.late))
         self.cuts = self._merged(self._find(), most_free)
@@ -84,9 +90,6 @@ class Parts:
         bounds = list(pairwise([*self._starts, len(graph.late)]))
         windows = [range(*bound) for bound in reversed(bounds)]
         self.parts = [self._part(k, window) for k, window in enumerate(windows)]
-
-    def _bytes(self, i: int) -> int:
-        return sum(self.graph.sizes[b] for b in self.graph.early[i].makes)
 
     def _shared(self) -> frozenset[int]:
         """Operations of the forward that are read far away, with all that they are made of."""
@@ -205,13 +208,22 @@ class Parts:
         )
         earlier = [b for b in graph.outputs if self._part_of[graph.maker[b]] < k]
         sizes = graph.sizes
+        # What the backward itself reads before and after is there in between.
+        first = {b: t for t, op in reversed(list(enumerate(graph.late))) for b in op.reads}
+        tables = [
+            b
+            for b in self._tables & first.keys()
+            if first[b] < window.start and last[b] >= window.stop and b not in others
+        ]
+        shared = sum(sizes[b] for b in tables)
         return Part(
             step,
             (*below, *mine),
             bool(below),
             mine.index(self.cuts[k]) + len(below) if k < len(self.cuts) else -1,
             graph.held + sum(sizes[b] for b in earlier),
-            graph.held + graph.held_backward + sum(sizes[b] for b in (*passing, *others)),
+            graph.held + graph.held_backward + shared + sum(sizes[b] for b in (*passing, *others)),
+            shared,
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.pytorch.compile import layered as layered_module
 from scheduler.pytorch.compile.choice import JointOperation, StepGraph, play
-from scheduler.pytorch.compile.every import every
+from scheduler.pytorch.compile.every import Every, every, narrowed
 from scheduler.pytorch.compile.layered import Layered
 from scheduler.pytorch.compile.parts import Parts
 from tests.pytorch.compile.test_compile_budget import random_step
@@ -94,6 +94,23 @@ def test_every_choice_costs_what_its_play_says(seed: int) -> None:
         choice = play(graph, itertools.compress(graph.free, reversed(bits)))
         assert choice.again_time == costs.again_time[n]
         assert choice.peak_bytes == max(costs.forward_bytes[n], costs.backward_bytes[n])
+    fewer = narrowed(graph)
+    assert set(fewer.free) <= set(graph.free)
+    assert _best(every(fewer)) == _best(costs)
+
+
+def _best(costs: Every) -> set[tuple[int, ...]]:
+    points = {tuple(int(row[n]) for row in costs) for n in range(len(costs.again_time))}
+    return {p for p in points if not any(q != p and all(map(int.__le__, q, p)) for q in points)}
+
+
+def test_of_a_row_of_operations_only_the_last_that_is_smaller_is_a_choice() -> None:
+    """A square, its mean, a root of that; then what reads the root and the input."""
+    ops = [JointOperation("", 1, (i - 1,) if i else (), (i,)) for i in range(4)]
+    ops.append(JointOperation("", 1, (0, 3), (4,)))
+    late = (JointOperation("", 1, (0, 4), (5,)),)
+    graph = StepGraph(tuple(ops), late, (8, 8, 2, 2, 8, 8), frozenset(), frozenset({5}))
+    assert narrowed(graph).free == (0, 3, 4)
 
 
 def test_layers_are_found_and_equal_ones_are_one_problem() -> None:
