@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from solvers.chain import binomial, greedy, uniform
@@ -31,6 +32,11 @@ _FACTOR = 2
 
 _NARROW = 64
 """Bodies of more layers are looked at when there is a plan without."""
+
+_OFTEN = 100
+_COARSE = ((4, 64), (512, 256))
+"""Where layers are equal to so many on average there is a first plan from few and coarse sets: of
+bodies of so many layers at most, and of so many points."""
 
 _PAUSE = 0.05
 """Seconds between two looks at the clock."""
@@ -103,6 +109,10 @@ class _Search:
         self._tell("bounds")
         bounds = Bounds(chain, self._budget - chain.input_bytes)
         self._raise_bound(bounds.least_excess)
+        if len(chain) > _OFTEN * self._tables.kinds:
+            self._tell("coarse sets")
+            for width, most in _COARSE:
+                self._look(bounds, self._capped(LIMIT), most, width, sparse=True)
         self._prove(bounds)
 
     def _check_feasible(self) -> None:
@@ -179,9 +189,12 @@ class _Search:
             if points:
                 self._raise_bound(points[-1][1] - self._least)
 
-    def _look(self, bounds: Bounds, excess: int, most: int, width: int) -> bool | None:
+    def _look(
+        self, bounds: Bounds, excess: int, most: int, width: int, sparse: bool = False
+    ) -> bool | None:
         """Take the best plan of the sets of plans that lose so much; None: no memory for them."""
-        sets = self._run(lambda: self._tables.build_within(bounds, excess, most=most, width=width))
+        build = self._tables.build_within
+        sets = self._run(partial(build, bounds, excess, width=width, most=most, sparse=sparse))
         if sets is None:
             return None
         items = self._tables.plan(sets, self._budget)

@@ -82,7 +82,7 @@ class Tables:
         slack = np.full((width, length), LIMIT, np.int64)
         rooms = np.empty((4, length, 2), np.int64)
         self.whole = True
-        return self._build(LIMIT, LIMIT, same, slack, rooms, most, down)
+        return self._build(LIMIT, LIMIT, same, slack, rooms, most, down, False)
 
     def build_within(
         self,
@@ -92,11 +92,12 @@ class Tables:
         width: int = LIMIT,
         most: int = 0,
         down: bool = False,
+        sparse: bool = False,
     ) -> Sets | None:
         """The same of what plans within the bytes of `bounds` and so much time lost can use.
 
         Of bodies of more layers than `width`, or than there is memory for, there is nothing: then
-        they are not `whole`.
+        they are not `whole`; nor where bodies of a few lengths alone are looked at (`sparse`).
         """
         import numpy as np
 
@@ -105,7 +106,14 @@ class Tables:
         for row, first in zip(slack, same, strict=True):
             # Sets are made for the first of equal spans, and serve all.
             np.maximum.at(row, first[first >= 0], row[first >= 0])
-        return self._build(bounds.cap, excess, same, slack, bounds.rooms(excess), most, down)
+        self.whole &= not sparse
+        rooms = bounds.rooms(excess)
+        return self._build(bounds.cap, excess, same, slack, rooms, most, down, sparse)
+
+    @property
+    def kinds(self) -> int:
+        """How many layers differ from all before them, the last one left out."""
+        return len(set(same_spans(self.chain, 1)[0].tolist()) - {-1})
 
     @property
     def widest(self) -> int:
@@ -123,6 +131,7 @@ class Tables:
         rooms: NDArray[np.int64],
         most: int,
         down: bool,
+        sparse: bool,
     ) -> Sets | None:
         from solvers.chain.exact import kernel
 
@@ -138,6 +147,7 @@ class Tables:
             rooms,
             most,
             down,
+            sparse,
             pool,
             self.stop,
         )
