@@ -762,8 +762,10 @@ def _write(row: Ints, first: int, second: int, third: int, fourth: int) -> None:
 
 
 @compiled
-def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
-    """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
+def read_back(
+    a: Ints, ways: Ints, table: Ints, pool: Ints, first: int, last: int, limit: int
+) -> NDArray[np.int64]:
+    """The fastest plan of H(first, last) with a peak <= `limit`, by finding every split again.
 
     Returns
     -------
@@ -776,11 +778,11 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
     forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
     out = np.empty((3 * length, 4), np.int64)
     n = 0
-    if _value(a, table, pool, 0, length, limit, 0) == INFINITE:
+    if _value(a, table, pool, first, last, limit, 0) == INFINITE:
         return out[:0]
     # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
     stack = np.empty((3 * length, 4), np.int64)
-    _write(stack[0], 0, length, limit, 0)
+    _write(stack[0], first, last, limit, 0)
     depth = 1
     while depth:
         depth -= 1

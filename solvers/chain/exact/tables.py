@@ -165,22 +165,30 @@ class Tables:
 
     def plan(self, sets: Sets, budget: int) -> tuple[Item, ...]:
         """The fastest plan of `sets` within `budget` bytes; empty when there is none."""
-        from solvers.chain.exact import kernel
-
         within = [peak for peak, _ in self.points(sets) if peak <= budget]
         if not within:
             return ()
-        limit = within[-1] - self.chain.input_bytes  # not the budget: the least peak of that time
+        # Not the budget: the least peak of that time.
+        return self.items(sets, 0, len(self.chain), within[-1] - self.chain.input_bytes)
+
+    def items(self, sets: Sets, first: int, last: int, limit: int) -> tuple[Item, ...]:
+        """The fastest plan of layers `first` .. `last` with a peak of `limit` bytes at most.
+
+        Their input is not counted. `last` is the chain's length for the end of the chain, and
+        below its last layer for the body of a checkpoint. Empty when there is none.
+        """
+        from solvers.chain.exact import kernel
+
         levels: list[list[Item]] = [[]]
         opened: list[tuple[int, int]] = []
-        for kind, first, second, _ in kernel.read_back(
-            self._costs, self._ways, *sets, limit
+        for kind, one, two, _ in kernel.read_back(
+            self._costs, self._ways, *sets, first, last, limit
         ).tolist():
             if kind == kernel.KEEP:
-                options = self.chain.layers[first].options
-                levels[-1].append(Keep(first, options[second - 1].name if second else None))
+                options = self.chain.layers[one].options
+                levels[-1].append(Keep(one, options[two - 1].name if two else None))
             elif kind == kernel.OPEN:
-                opened.append((first, second))
+                opened.append((one, two))
                 levels.append([])
             else:
                 body = tuple(levels.pop())

@@ -68,7 +68,7 @@ def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
 def test_a_search_that_is_ended_has_a_plan_and_a_true_bound(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.chain.exact.optimum._PAUSE", 1e-4)
+    monkeypatch.setattr("solvers.methods.PAUSE", 1e-4)
     chain = uneven(seed, 120)
     top = chain.replay(chain.keep_all()).peak_bytes
     budget = top * (6 if seed % 2 else 8) // 10
