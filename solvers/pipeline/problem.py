@@ -6,7 +6,7 @@ is there once for each microbatch in flight; what its forward and backward need 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -156,9 +156,35 @@ class Pipeline:
             most.append(found)
         return tuple(most)
 
+    @cached_property
+    def accumulating(self) -> Chain:
+        """The chain when all gradients of parameters are there: fresh ones are added and let go."""
+        layers = []
+        for layer in self.chain.layers:
+            fresh = layer.gradient_bytes
+            options = tuple(
+                option
+                if option.backward_transient_bytes is None
+                else replace(
+                    option, backward_transient_bytes=option.backward_transient_bytes + fresh
+                )
+                for option in layer.options
+            )
+            transient = layer.backward_transient_bytes + fresh
+            layers.append(
+                replace(
+                    layer,
+                    gradient_bytes=0,
+                    backward_transient_bytes=transient,
+                    options=options,
+                )
+            )
+        return Chain(tuple(layers), self.chain.input_bytes)
+
     def stage_chain(self, first: int, last: int) -> Chain:
-        """Layers `first` .. `last` as a chain of their own."""
-        return Chain(self.chain.layers[first : last + 1], self.chain.input_of(first))
+        """Layers `first` .. `last` as a chain of their own, its gradients of parameters there."""
+        chain = self.accumulating
+        return Chain(chain.layers[first : last + 1], chain.input_of(first))
 
     def outside(self, s: int, first: int, last: int) -> int:
         """Bytes on stage `s` of layers `first` .. `last` that are there all the time."""

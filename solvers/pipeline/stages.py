@@ -46,7 +46,7 @@ class Stages:
         from solvers.pipeline import kernel
 
         limit = MEMORY_LIMIT if memory_limit is None else memory_limit
-        self._pipeline, chain = pipeline, _without_gradients(pipeline.chain)
+        self._pipeline, chain = pipeline, pipeline.accumulating
         self._chain = Chain((*chain.layers, _BEHIND), chain.input_bytes)
         self._tables = Tables(self._chain, True, limit // 2)
         bodies = self._tables.build()
@@ -171,28 +171,6 @@ class Stages:
                 at = int(good.argmax())
                 return Checkpoint(s, j, body), j + 1, tuple(points[:, at].tolist()), True
         raise AssertionError(f"a point of layers {s} to {t} has no plan")
-
-
-def _without_gradients(chain: Chain) -> Chain:
-    """The chain when all gradients of parameters are there: fresh ones are added and let go."""
-    layers = [
-        replace(
-            layer,
-            gradient_bytes=0,
-            backward_transient_bytes=layer.backward_transient_bytes + layer.gradient_bytes,
-            options=tuple(
-                option
-                if option.backward_transient_bytes is None
-                else replace(
-                    option,
-                    backward_transient_bytes=option.backward_transient_bytes + layer.gradient_bytes,
-                )
-                for option in layer.options
-            ),
-        )
-        for layer in chain.layers
-    ]
-    return Chain(tuple(layers), chain.input_bytes)
 
 
 def _moved(item: Item, by: int) -> Item:
