@@ -269,6 +269,20 @@ def least_times(
 
 
 @compiled
+def least_bytes(table: Ints, pool: Ints, fixed: Ints, in_flight: Ints) -> Ints:
+    """The same shape: the least bytes of any plan."""
+    out: Ints = np.full(fixed.shape, INFINITE, np.int64)
+    for p in range(fixed.shape[0]):
+        for n in range(fixed.shape[1]):
+            for s in range(fixed.shape[2] - n):
+                points = _points(table, pool, HELD, s, s + n)
+                for i in range(points.shape[1]):
+                    needs = (in_flight[p] - 1) * points[0, i] + points[1, i] + fixed[p, n, s]
+                    out[p, n, s] = min(out[p, n, s], needs)
+    return out
+
+
+@compiled
 def makespan(orders: Ints, forward: Ints, backward: Ints, first: int, communication: int) -> int:
     """When stages from `first` on are done, which begin with their microbatches at 0.
 

@@ -11,12 +11,15 @@ from functools import cached_property
 from typing import TypeAlias
 
 from solvers.chain.problem import Chain
-from solvers.problem import InvalidProblem, check_quantity
+from solvers.problem import InvalidProblem, Layer, check_quantity
 
 Order: TypeAlias = tuple[tuple[str, int], ...]
 """What one stage does: pairs ("F", m) and ("B", m), the microbatch's forward and its backward."""
 
 BUFFERS = ("all", "flight")
+
+BEHIND = Layer("behind", 0, 0, 0, 0, 0, input_saved=False, output_saved=False, recomputable=False)
+"""With it behind the last layer, every span of layers may be the body of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,18 @@ class Runtime:
     input_buffers
         What stages receive lies in buffers, made once for "all" microbatches, or for each that is
         in "flight".
+    gradient_buffers_kept
+        Buffers for what comes back to a stage are made for all microbatches, and never let go.
+    sends_held
+        What was sent last is held on: the output of the last forward before the first backward, and
+        the gradient that went back before.
     """
 
     output_held: bool = False
     gradient_buffer_in_forward: bool = False
     input_buffers: str = "flight"
+    gradient_buffers_kept: bool = False
+    sends_held: bool = False
 
     def __post_init__(self) -> None:
         if self.input_buffers not in BUFFERS:
@@ -182,11 +192,21 @@ class Pipeline:
         return Chain(tuple(layers), self.chain.input_bytes)
 
     def stage_chain(self, first: int, last: int) -> Chain:
-        """Layers `first` .. `last` as a chain of their own, its gradients of parameters there."""
+        """Layers `first` .. `last`, and behind them what hands on their output and takes it back.
+
+        Parameters' gradients are there.
+        """
         chain = self.accumulating
-        return Chain(chain.layers[first : last + 1], chain.input_of(first))
+        return Chain((*chain.layers[first : last + 1], BEHIND), chain.input_of(first))
 
     def outside(self, s: int, first: int, last: int) -> int:
         """Bytes on stage `s` of layers `first` .. `last` that are there all the time."""
         buffers = self.microbatches if self.runtime.input_buffers == "all" else self.in_flight[s]
-        return sum(self.state_bytes[first : last + 1]) + buffers * self.chain.input_of(first)
+        output = 0 if s == self.stages - 1 else self.chain.layers[last].output_bytes
+        sent = output + (self.chain.input_of(first) if s else 0)
+        return (
+            sum(self.state_bytes[first : last + 1])
+            + buffers * self.chain.input_of(first)
+            + self.microbatches * output * self.runtime.gradient_buffers_kept
+            + sent * self.runtime.sends_held
+        )

@@ -1,8 +1,7 @@
 """The one definition of what a pipeline takes: its stages run, microbatch by microbatch.
 
-Each microbatch on a stage is a replay of the stage's chain, with two changes. What the last output
-sends back is there in the backward alone, in the forward only where the runtime has a buffer for
-it; and the runtime may hold that output for as long as the microbatch is in flight.
+Each microbatch on a stage is a replay of the stage's chain, and what the runtime holds beside it: a
+buffer for the gradient of the last output, in forwards; that output, while it is in flight.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from solvers.pipeline.problem import Pipeline
-from solvers.replay import Moment
-from solvers.schedule import Backward, Drop, Forward, IllegalPlan, Item, Items
+from solvers.schedule import Backward, IllegalPlan, Item, Items, Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,40 +105,28 @@ def _phases(
 ) -> tuple[_Phase, _Phase]:
     """Forward and backward of one microbatch, without what is outside and the stage's input."""
     chain, runtime = pipeline.stage_chain(first, last), pipeline.runtime
-    moments = chain.replay(Items(items)).moments
-    output, top = chain.layers[-1].output_bytes, len(chain) - 1
-    split = _forwards(moments, top)
-    saved = any(
-        isinstance(each.action, Forward)
-        and each.action.layer == top
-        and each.action.keep
-        and _saves_output(pipeline, last, each.action.option)
-        for each in moments[:split]
+    top = last - first
+    moments = chain.replay(Items((*items, Keep(top + 1)))).moments
+    split = next(i for i, each in enumerate(moments) if isinstance(each.action, Backward))
+    output, lone = chain.layers[top].output_bytes, chain.input_bytes
+    kept = items[-1]  # what of the last layer is held, where that is its output
+    saved = isinstance(kept, Keep) and next(
+        way.output_saved for way in chain.ways[top] if way.option == kept.option
     )
     held = output if runtime.output_held else 0
     buffer = output if runtime.gradient_buffer_in_forward else 0
-    counted = chain.input_bytes + output  # by the chain: its input, and what is sent back
-    forwards = [each.during_bytes - counted + buffer for each in moments[:split]]
-    kept = moments[split - 1].after_bytes - counted + (0 if saved else held)
     beside = 0 if saved else held  # until the last layer lets it go
-    backwards = []
+    left = _Phase(
+        sum(each.ticks for each in moments[:split]),
+        max(each.during_bytes for each in moments[:split]) - lone + buffer,
+        moments[split - 1].after_bytes - lone + beside,
+    )
+    peak = 0
     for each in moments[split:]:
-        backwards.append(each.during_bytes - chain.input_bytes + beside)
+        peak = max(peak, each.during_bytes - lone + beside)
         if isinstance(each.action, Backward) and each.action.layer == top:
             beside = held
-    ahead = sum(each.ticks for each in moments[:split])
-    back = sum(each.ticks for each in moments[split:])
-    return _Phase(ahead, max(forwards), kept), _Phase(back, max(backwards), 0)
-
-
-def _forwards(moments: Sequence[Moment], top: int) -> int:
-    """How many moments the forward of the whole stage takes: until it hands on its output."""
-    drop = Drop(top)
-    return 1 + next(place for place, each in enumerate(moments) if each.action == drop)
-
-
-def _saves_output(pipeline: Pipeline, layer: int, option: str | None) -> bool:
-    return next(way for way in pipeline.chain.ways[layer] if way.option == option).output_saved
+    return left, _Phase(sum(each.ticks for each in moments[split:]), peak, 0)
 
 
 def _times(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from solvers.chain.exact.arrays import MEMORY_LIMIT, arrays, same_spans
 from solvers.chain.exact.tables import Tables
 from solvers.chain.problem import Chain
-from solvers.pipeline.problem import Pipeline
-from solvers.problem import Layer
+from solvers.pipeline.problem import BEHIND, Pipeline
 from solvers.schedule import Checkpoint, Item, Keep
 from solvers.solution import Unsuitable
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _POINT_BYTES = 24
-_BEHIND = Layer("behind", 0, 0, 0, 0, 0, recomputable=False)
-"""With it behind the last layer, every span may be the body of a checkpoint."""
 
 
 class Stages:
@@ -37,18 +34,25 @@ class Stages:
     Raises
     ------
     Unsuitable
-        There are too many layers for `memory_limit`.
+        There are too many layers for `memory_limit`, or `stop` was set.
     """
 
-    def __init__(self, pipeline: Pipeline, memory_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        memory_limit: int | None,
+        stop: NDArray[np.bool_],
+        cap: int | None = None,
+    ) -> None:
         import numpy as np
 
         from solvers.pipeline import kernel
 
         limit = MEMORY_LIMIT if memory_limit is None else memory_limit
         self._pipeline, chain = pipeline, pipeline.accumulating
-        self._chain = Chain((*chain.layers, _BEHIND), chain.input_bytes)
+        self._chain = Chain((*chain.layers, BEHIND), chain.input_bytes)
         self._tables = Tables(self._chain, True, limit // 2)
+        self._tables.stop = stop
         bodies = self._tables.build()
         if bodies is None:
             raise _too_many(chain, limit)
@@ -64,9 +68,9 @@ class Stages:
             same_spans(self._chain, longest),
             runtime.output_held,
             runtime.gradient_buffer_in_forward,
-            max(pipeline.budgets),
+            max(pipeline.budgets) if cap is None else cap,
             limit // 2 // _POINT_BYTES,
-            self._tables.stop,
+            stop,
         )
         if not complete:
             raise _too_many(chain, limit)
@@ -84,6 +88,15 @@ class Stages:
             np.array(pipeline.budgets),
             self.forward,
         )
+
+    def least_bytes(self) -> Ints:
+        """Of each stage and span as `times` the least bytes that a plan takes, without a budget."""
+        import numpy as np
+
+        from solvers.pipeline import kernel
+
+        in_flight = np.array(self._pipeline.in_flight)
+        return kernel.least_bytes(self._table, self._pool, self._fixed, in_flight)
 
     def plan(self, stage: int, first: int, last: int) -> tuple[Item, ...]:
         """The plan of the least time, of a chain that has only these layers."""
