@@ -99,7 +99,6 @@ class PipelinePlan(InNotebooks):
 
     def __str__(self) -> str:
         unit = self.time_unit
-        proven = "proven" if self.status == "optimal" else "not proven"
         lines = [
             (
                 "time",
@@ -108,7 +107,7 @@ class PipelinePlan(InNotebooks):
             ),
             (
                 "status",
-                f"{self.status}; {proven} that no cuts and plans within the budgets take less than "
+                f"{self.status}; no cuts and plans within the budgets take less than "
                 f"{format_time(self.lower_bound_time, unit)} (gap {format_percent(self.gap)})",
             ),
         ]
