@@ -83,12 +83,12 @@ class Limits:
         with ThreadPoolExecutor(1) as pool:
             working = pool.submit(work)
             try:
-                while not working.done():
-                    wait([working], PAUSE)
+                while True:
                     if self.left(start) == 0 or (self.interrupted and self.interrupted()):
                         stop[0] = True
                     tell()
-                return working.result()
+                    if wait([working], PAUSE).done:
+                        return working.result()
             except BaseException:
                 stop[0] = True
                 raise

@@ -580,7 +580,7 @@ def test_exports() -> None:
     errors = {"InfeasibleBudget", "InvalidBudget", "InvalidCosts", "InvalidPlan", "SchedulerError"}
     others = {"UnknownMethod", "UnsuitableMethod", "UnsupportedModel"}
     names = {"solve", "frontier", "compare", "LayerCost", "CostGraph", "Plan"}
-    names |= {"solve_by_length", "PlansByLength"}
+    names |= {"solve_by_length", "PlansByLength", "solve_pipeline"}
     graphs = {"ComputeCosts", "NodeCost", "GraphPlan", "InfeasibleGraph", "NoPlanFound"}
     assert set(scheduler.__all__) == names | errors | others | graphs
 

@@ -30,8 +30,8 @@ REFERENCE: list[Case] = json.loads(
 )
 
 TELLING = (14, 71, 84, 120)
-"""Of five layers, where a nearby meaning fails (the rest of these takes seconds): the gradient's
-buffer kept on, the output not held on the last stage, the chain's input held for all."""
+"""Of five layers, where a nearby meaning fails: the gradient's buffer stays through the backward,
+the last stage does not hold its output, the chain's input is there from the start."""
 
 
 def test_reference() -> None:
@@ -41,7 +41,7 @@ def test_reference() -> None:
 
 
 def test_one_stage_is_a_chain() -> None:
-    for seed in range(60):
+    for seed in range(40):
         case = random_case(seed, stages=1) | {"microbatches": 1}
         case["runtime"] |= {"output_held": False, "gradient_buffer_in_forward": True}
         layers = []
@@ -58,7 +58,7 @@ def test_one_stage_is_a_chain() -> None:
 
 def test_peak_grows_evenly_with_microbatches_in_flight() -> None:
     """`(k - 1) K + W` is what the machine finds, whatever goes on between the extremes."""
-    for seed in range(60):
+    for seed in range(40):
         case = random_case(seed, stages=1)
         last = len(case["layers"]) - 1
         plan = random_plan(case, 0, last, Random(seed))
@@ -104,7 +104,7 @@ def test_what_torch_holds(
     measured: int,
 ) -> None:
     """Peaks of torch 2.13 in units of an activation, less what it keeps of its own sends."""
-    block = {
+    block: dict[str, object] = {
         "forward_time": 1,
         "backward_time": 2,
         "recompute_time": 1,
@@ -118,7 +118,7 @@ def test_what_torch_holds(
         "state_bytes": 0,
         "options": [],
     }
-    case = {
+    case: Case = {
         "layers": [block] * 3,
         "input_bytes": 0,
         "stages": stages,
@@ -137,7 +137,7 @@ def test_what_torch_holds(
 
 
 def test_random_cases_fit_the_plan_that_they_were_made_for() -> None:
-    times = [least_time(random_case(seed, most_layers=4)) for seed in range(40)]
+    times = [least_time(random_case(seed, most_layers=3)) for seed in range(40)]
     assert None in times
     assert sum(time is not None for time in times) >= 25
 
