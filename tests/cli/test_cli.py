@@ -112,7 +112,7 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, tmp_path: Path)
     message = refused(capsys, *arguments, status=3)
     assert message == (
         "no plan fits a budget of 1.000 GB (953.7 MiB): the smallest feasible budget is "
-        "3498429440 bytes (3.258 GiB), set by the backward of '14'"
+        "3.499 GB (3.259 GiB), set by the backward of '14'"
     )
     assert not path.exists()
 
@@ -178,7 +178,7 @@ def test_compare_of_what_nothing_fits(capsys: Capture) -> None:
     assert "optimal        3.258 GiB    no" in out
     assert err == (
         "checkpoint-scheduler: error: no plan fits: the smallest feasible budget is "
-        "3498429440 bytes (3.258 GiB), set by the backward of '14'\n"
+        "3.499 GB (3.259 GiB), set by the backward of '14'\n"
     )
 
 

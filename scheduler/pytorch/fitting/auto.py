@@ -16,9 +16,10 @@ from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedMo
 from scheduler.common.text import format_bytes
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.fitting.facts import default_margin, fragmentation
+from scheduler.memory.fitting.facts import FRAGMENTATION, default_margin
 from scheduler.memory.fitting.peaks import with_gradient
 from scheduler.memory.gpus import Gpu
+from scheduler.planning.request import percent_of
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
@@ -398,11 +399,12 @@ def _budget(budget_gb: object, budget: object, device: torch.device) -> int:
 def _margin(margin: object, budget: int, device: torch.device) -> int:
     if margin is not None:
         return parse_bytes(margin, what="margin", allow_zero=True)
+    share = percent_of(budget, FRAGMENTATION)
     if device.type != "cuda":
-        return fragmentation(budget)
+        return share
     free, total = torch.cuda.mem_get_info(device)
     others = int(total - free - torch.cuda.memory_reserved(device))
-    return max(default_margin(budget), others + fragmentation(budget))
+    return max(default_margin(budget), others + share)
 
 
 def _smaller_moments(model: nn.Module, moments: int) -> int | None:
