@@ -8,7 +8,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +18,7 @@ from scheduler import InvalidBudget, SchedulerError, solve
 from scheduler.common.text import format_bytes, format_smallest
 from scheduler.memory import Fit, Lora, Recipe, Shape, fit, load_shape
 from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.fitting import peaks as peaks_module
 from scheduler.memory.fitting.facts import default_margin
 from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.search import largest, trained_positions
@@ -31,6 +34,8 @@ from scheduler.memory.shape.load import shape_names
 from scheduler.memory.state.optimizers import OPTIMIZERS
 from scheduler.memory.state.sizes import PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
+from solvers.schedule import Forward
+from solvers.solution import Infeasible
 from tests.memory.memory_cases import TINY_LLAMA, keep_all_peak
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +157,16 @@ def test_the_smallest_budget_is_the_smallest() -> None:
     assert below.smallest_budget_bytes == least
     assert f"set by {below.set_by}" in " ".join(str(below).split())
     assert "does not fit" in repr(below)
+
+
+def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver takes it as the end of its time."""
+    found = tight()
+    ended = Infeasible(1, Forward(0, keep=True), plan_class=None, out_of_time=True)
+    solver = SimpleNamespace(solve=Mock(side_effect=ended))
+    monkeypatch.setattr(peaks_module, "METHODS", {"optimal": solver})
+    with pytest.raises(KeyboardInterrupt):
+        _ = found.smallest_budget_bytes
 
 
 def test_the_state_alone_may_be_too_much() -> None:
