@@ -40,6 +40,9 @@ from solvers.problem import Problem
 
 Loss = Callable[[Any], Any]
 
+_FEW = 20
+"""Of so many bytes that train, one may have no gradient without a word."""
+
 
 @dataclass
 class AutoHandle:
@@ -210,6 +213,12 @@ def auto_checkpoint(
         check_unit("margin", None, margin, aside, everything)
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
+        if state.moments_bytes and (idle := trained - counted) > trained // _FEW:
+            notes.append(
+                f"parameters of {format_bytes(idle)} have no gradient in this step, and what the "
+                "optimizer holds of them once they have is set aside; freeze those that never "
+                "will (requires_grad_(False))"
+            )
         if gradient_accumulation and counted == trained:
             # The sums are set aside: what a backward makes passes until it is added to them.
             layers = tuple(with_gradient(each, 0, each.gradient_bytes) for each in costs.layers)
