@@ -208,6 +208,7 @@ _VENDORS = re.compile(r"nvidia|geforce|amd|instinct|intel|sxm\d?|(?<=\d)gb\b|[^a
 _APPLE = re.compile(r"apple.*|mps|mac.*|m[1-9](pro|max|ultra)?")
 _LEAST = {"flops": 1e11, "bandwidth": 1e9}
 """What no GPU is below: TFLOPS or GB a second that were written as they are."""
+_LEAST_MEMORY = 10**8
 
 
 def load_gpu(name: str | Gpu) -> Gpu:
@@ -268,6 +269,10 @@ def _described(text: str) -> Gpu:
         memory = parse_bytes(values["memory"], what="the memory of gpu")
     except InvalidBudget as error:
         raise InvalidRecipe(str(error), argument="gpu") from error
+    if memory < _LEAST_MEMORY:
+        said = values["memory"]
+        near = f"; did you mean {said}GB?" if said.isdecimal() else ""
+        raise InvalidRecipe(Argument("gpu"), f" has memory={said}, less than any GPU{near}")
     speeds = [_speed(key, values[key]) for key in _LEAST]
     return Gpu(text, speeds[0], speeds[1], memory, memory)
 

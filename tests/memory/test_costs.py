@@ -420,6 +420,7 @@ def test_a_gpu_by_its_figures() -> None:
         ("memory=80GB,flops=1e12", "has no bandwidth; write it as memory=80GB"),
         ("memory=80GB,flops=989,bandwidth=3e12", "did you mean 989e12?"),
         ("memory=80GB,flops=989e12,bandwidth=3350", "did you mean 3350e9?"),
+        ("memory=80,flops=989e12,bandwidth=3e12", "less than any GPU; did you mean 80GB?"),
         ("memory=80G,flops=989e12,bandwidth=3e12", "the memory of gpu '80G' has two readings"),
         ("memory=80GB,flops=fast,bandwidth=3e12", "no number a second"),
         ("memory=80GB,flops=nan,bandwidth=3e12", "no number a second"),
