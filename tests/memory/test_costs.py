@@ -379,6 +379,8 @@ def test_gpus() -> None:
         ("NVIDIA A100-SXM4-80GB", "a100-80"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("4090", "rtx4090"),
+        ("RTX 4070 Ti SUPER", "rtx4070ti-super"),
+        ("RTX 4060 Ti 16GB", "rtx4060ti-16"),
         ("A6000", "rtx-a6000"),
         ("rtx_pro_6000", "rtx-pro-6000"),
         ("H100 PCIe", "h100-pcie"),
