@@ -345,14 +345,15 @@ def test_the_budget_that_is_named_does(capsys: Capture, tmp_path: Path, command:
     path.write_text(json.dumps(TINY_LLAMA))
     model = (command, "--model", str(path), "--sequence", "256")
     more = ("--reserved", "200MB") if command == "solve" else ()
-    status, out, err = run(capsys, *model, *more, "--budget", "1GB")
-    named = re.findall(r"smallest feasible budget is ([0-9.]+ GB) \(([0-9.]+ GiB)\)", err)
-    assert status == 3
-    assert named[0][0] in " ".join(out.split()) or command == "solve"
-    for size in named[0]:
-        assert run(capsys, *model, *more, "--budget", size)[0] == 0
-    less = int(parse_bytes(named[0][0]) * 0.998)
-    assert run(capsys, *model, *more, "--budget", f"{less}B")[0] == 3
+    named: list[set[str]] = []
+    less = "1GB"
+    for _ in range(2):
+        status, _, err = run(capsys, *model, *more, "--budget", less)
+        assert status == 3
+        named += map(set, re.findall(r"budget is ([0-9.]+ GB) \(([0-9.]+ GiB)\)", err))
+        less = f"{int(parse_bytes(max(named[0])) * 0.999)}B"
+    assert named[0] == named[1]
+    assert [run(capsys, *model, *more, "--budget", size)[0] for size in named[0]] == [0, 0]
 
 
 def test_defaults_are_those_of_fit(capsys: Capture) -> None:
