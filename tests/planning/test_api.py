@@ -548,7 +548,7 @@ def test_compare_prints() -> None:
         (
             "uniform_50",
             "100B",
-            "No plan fits: the smallest feasible budget is 7340032 bytes (7.000 MiB), set by the "
+            "No plan fits: the smallest feasible budget is 7.341 MB (7.000 MiB), set by the "
             "backward of 's49'.",
         ),
         (

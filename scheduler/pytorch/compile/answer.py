@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
-from scheduler.common.text import format_bytes
+from scheduler.common.text import format_bytes, format_smallest
 from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 from scheduler.report.tables import format_percent
@@ -141,7 +141,7 @@ def choose(
         raise InfeasibleBudget(budget, least.peak_bytes, least.set_by)
     raise NoPlanFound(
         f"found no choice of what to keep within {format_bytes(budget)}: the smallest peak found "
-        f"is {least.peak_bytes} bytes ({format_bytes(least.peak_bytes)}), set by {least.set_by}; "
+        f"is {format_smallest(least.peak_bytes)}, set by {least.set_by}; "
         "give that much, or a larger effort"
     )
 
