@@ -62,13 +62,16 @@ class Sight:
                 add_part(before(block.name) if places else "embedding")
             first_bytes = local.nbytes + _not_held(local.inputs, free) + self.casts
             again = max(seen.peaks.more_before(last) for last in kinds), parts.loss_bytes
-            layer = seen.peaks.cost(block.name, first_bytes, *again)
+            # It may be expanded: then its gradient, and the block's own copy, are more than it is.
+            read = layers[-1].output_bytes if layers else seen.peaks.input_bytes
+            peaks = replace(seen.peaks, input_bytes=read)
+            layer = peaks.cost(block.name, first_bytes, *again)
             layer = replace(layer, beside_bytes=beside)
             if seen.ways is not None:
-                options = tuple(way.cost(seen.peaks, *again) for way in seen.ways.ways)
+                options = tuple(way.cost(peaks, *again) for way in seen.ways.ways)
                 layer = replace(layer, options=options)
             tiles = seen.tiles
-            layer = with_tiles(layer, seen.peaks, tiles.tiles, tiles.modules, *again)
+            layer = with_tiles(layer, peaks, tiles.tiles, tiles.modules, *again)
             drops[block.name] = drops_of(seen.tiles.tiles)
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)

@@ -19,6 +19,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
+from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
@@ -33,18 +34,25 @@ from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves
 from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
+from scheduler.pytorch.profiling.blocks import see_holds
 from scheduler.pytorch.profiling.marks import Beside, Local, Part, Parts, Run, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
 
 def see_parts(
-    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Loss,
+    blocks: list[CalledBlock],
+    clock: Clock,
+    ambient: Ambient,
 ) -> Parts:
     """Profile what runs before, between and after the runs of blocks, these themselves left out.
 
-    Also notes in each block which of its other arguments it passes a gradient to (its `sides`), and
-    which of the tensors in its output beside the activation are given one (`graded`).
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`) and
+    which it holds, and which of the tensors in its output beside the activation are given a
+    gradient (`graded`).
 
     Raises `UnsupportedModel` where a block is handed what another makes beside its activation, or
     the loss has no gradient.
@@ -54,6 +62,7 @@ def see_parts(
         return _Step(model, inputs, loss_fn, blocks, clock, tracked=tracked)
 
     timed = clock.repeated(lambda: step(tracked=False).times())
+    see_holds(blocks, ambient)
     return step(tracked=True).parts(list(zip(*timed, strict=True)))
 
 
