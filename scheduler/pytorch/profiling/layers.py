@@ -45,6 +45,13 @@ class Sight:
             more += _not_held(parts.inputs[len(places)], free)
             places.append(len(layers))
             if peaks is not None:
+                number = len(places) - 1
+                if number in parts.again and parts.again[number] not in free:
+                    # There already; only its gradient is made, as the peaks of its backward say.
+                    peaks = replace(peaks, output_bytes=0, output_saved=False)
+                elif number in parts.passed and number not in free:
+                    # One tensor, which the layers on both sides may hold.
+                    peaks = replace(peaks, output_bytes=0, output_saved=False, input_saved=True)
                 name = f"({name})" if name in dict(self.model.named_modules()) else name
                 peaks = peaks.with_more_in_forward(more)
                 cost = peaks.cost(name, is_first=not layers, recomputable=False)
