@@ -249,11 +249,11 @@ def _profile(
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = Sight(model, blocks, parts, seen, casts, tiles).layers()
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + max(block.awaited_bytes for block in blocks)
     held += sum(each.peaks.state_bytes + each.peaks.left_bytes for each in seen)
+    layers = Sight(model, blocks, parts, seen, held, casts, tiles).layers()
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     estimated = isinstance(clock, RooflineClock)
     return Seen(costs, blocks, parts, runs, estimated, seen, tiles)
