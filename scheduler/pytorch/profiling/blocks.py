@@ -19,7 +19,7 @@ from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, activation_of, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, own_parameters
-from scheduler.pytorch.observe.autograd import Beside
+from scheduler.pytorch.observe.autograd import Aside, Beside, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
@@ -150,9 +150,10 @@ def _holds(
     try:
         # Copies, or those who hold them anyway would hide who else does.
         copies = {place: _copied(others[place]) for place in places}
-        for place in block.sides:
-            copies[place].requires_grad_()
         storages = {place: weakref.ref(copies[place].untyped_storage()) for place in places}
+        door = gate(call.activation.device)
+        for place in block.sides:  # no leaves, which their graph would hold
+            copies[place] = Aside.apply(door, [copies[place]], lambda gradient: None)
         call = call.with_others(copies)
         activation = call.activation.detach()
         output = call.run(
