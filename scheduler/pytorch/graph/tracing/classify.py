@@ -181,14 +181,20 @@ class _Run:
         )
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
-        """Whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        """Whether the gradient of `node`, as it lies, becomes that of the layer before it.
+
+        A part of it, as that of a concatenation, would be copied between two layers, and what the
+        layer before it sums up of the copy is rounded otherwise. Not so of modules, which are known
+        by their names.
+        """
         if node.op == "call_module" or len(before.users) != 1 or self.held_since:
             return False
         gradient = torch.ones_like(result)
         edge = get_gradient_edge(self.env[before])
         (found,) = torch.autograd.grad(result, [edge], gradient, allow_unused=True)
-        whole = found is not None and found.numel() == gradient.numel()
-        return whole and found.untyped_storage() is gradient.untyped_storage()
+        if found is None or found.untyped_storage() is not gradient.untyped_storage():
+            return False
+        return found.numel() == gradient.numel() or before.op != "call_module"
 
 
 def _separate(graph: fx.Graph, kinds: Kinds) -> None:
