@@ -19,8 +19,8 @@ class Peaks:
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
     forward changes on its module, of which a checkpoint holds a copy; `copied_bytes`: of what it
-    could change, of which a first forward in a checkpoint begins with a copy. `time_spread`: as of a
-    `LayerCost`.
+    could change, of which a first forward in a checkpoint begins with a copy. `time_spread`: as of
+    a `LayerCost`.
     """
 
     input_bytes: int

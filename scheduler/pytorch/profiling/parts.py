@@ -508,14 +508,25 @@ class _Step:
         again = dict(self._again())
         passed = {p.number for p in self.all[:-1] if p.start and p.start.tag == p.link}
         return Parts(
-            peaks, runs, held, side, self.loss_bytes, local, beside, inputs, freed, sides, again,
+            peaks,
+            runs,
+            held,
+            side,
+            self.loss_bytes,
+            local,
+            beside,
+            inputs,
+            freed,
+            sides,
+            again,
             passed,
         )
 
     def _again(self) -> Iterable[tuple[int, int | None]]:
         """The parts that hand a run what is there already, see `Parts.again`."""
         for part in self.all[:-1]:
-            assert (start := part.start) is not None
+            start = part.start
+            assert start is not None
             if start.tag == "" or (part.output_kept and start.tag not in (part.tag, part.link)):
                 yield part.number, None
             elif start.first is not None:

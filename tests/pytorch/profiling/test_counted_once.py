@@ -90,7 +90,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         q = self.linear(x)[None, None]
         mixed = nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=scores)
-        return x + mixed[0, 0]  # type: ignore[no-any-return]
+        return x + mixed[0, 0]
 
 
 class Towers(nn.Module):

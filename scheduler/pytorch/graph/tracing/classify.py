@@ -197,7 +197,7 @@ class _Run:
         return whole or (not found.is_contiguous() and self._is_summed_up(before))
 
     def _is_summed_up(self, node: fx.Node) -> bool:
-        """Whether the gradient of a layer is summed up to that of a bias, or of a smaller addend."""
+        """Whether a layer's gradient is summed up to that of a bias, or of a smaller addend."""
         if node.op == "call_module":
             return isinstance(self.model.get_submodule(str(node.target)), nn.Linear)
         return any(
