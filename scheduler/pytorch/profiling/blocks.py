@@ -19,7 +19,7 @@ from scheduler.export.standalone.state import Snapshot, is_small
 from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, activation_of, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, own_parameters
-from scheduler.pytorch.observe.autograd import Beside
+from scheduler.pytorch.observe.autograd import Aside, Beside, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
@@ -128,24 +128,33 @@ def see_blocks(
 
 
 def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
-    """Note in each block what it holds of its other arguments, for its backward and beyond."""
-    seen = {block.kind: _holds(block, ambient) for block in found if block.call is not None}
+    """Note in each block what it holds of its other arguments, for its backward and beyond.
+
+    What takes a gradient, and whether the block has one, must be seen before.
+    """
+    calls = {block.kind: block.call for block in found if block.call is not None}
+    seen: dict[Any, tuple[frozenset[int], frozenset[int]]] = {}
     for block in found:
-        block.holds, block.stays = seen[block.kind]
+        key = block.kind, block.no_grad, *block.sides
+        if key not in seen:
+            seen[key] = _holds(block, calls[block.kind], ambient)
+        block.holds, block.stays = seen[key]
 
 
-def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
-    assert block.call is not None
-    others = block.call.others
+def _holds(
+    block: CalledBlock, call: Call, ambient: Ambient
+) -> tuple[frozenset[int], frozenset[int]]:
+    others = call.others
     places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
-    state = Snapshot(
-        [block.module], is_small, handed=[*block.call.args, *block.call.kwargs.values()]
-    )
+    state = Snapshot([block.module], is_small, handed=[*call.args, *call.kwargs.values()])
     try:
         # Copies, or those who hold them anyway would hide who else does.
         copies = {place: _copied(others[place]) for place in places}
         storages = {place: weakref.ref(copies[place].untyped_storage()) for place in places}
-        call = block.call.with_others(copies)
+        door = gate(call.activation.device)
+        for place in block.sides:  # no leaves, which their graph would hold
+            copies[place] = Aside.apply(door, [copies[place]], lambda gradient: None)
+        call = call.with_others(copies)
         activation = call.activation.detach()
         output = call.run(
             _once(block, ambient.around(_forward_of(block))),

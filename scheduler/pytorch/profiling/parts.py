@@ -19,6 +19,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
+from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
@@ -33,18 +34,25 @@ from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves
 from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
+from scheduler.pytorch.profiling.blocks import see_holds
 from scheduler.pytorch.profiling.marks import Beside, Local, Part, Parts, Run, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
 
 def see_parts(
-    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Loss,
+    blocks: list[CalledBlock],
+    clock: Clock,
+    ambient: Ambient,
 ) -> Parts:
     """Profile what runs before, between and after the runs of blocks, these themselves left out.
 
-    Also notes in each block which of its other arguments it passes a gradient to (its `sides`), and
-    which of the tensors in its output beside the activation are given one (`graded`).
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`) and
+    which it holds, and which of the tensors in its output beside the activation are given a
+    gradient (`graded`).
 
     Raises `UnsupportedModel` where a block is handed what another makes beside its activation, or
     the loss has no gradient.
@@ -54,6 +62,7 @@ def see_parts(
         return _Step(model, inputs, loss_fn, blocks, clock, tracked=tracked)
 
     timed = clock.repeated(lambda: step(tracked=False).times())
+    see_holds(blocks, ambient)
     return step(tracked=True).parts(list(zip(*timed, strict=True)))
 
 
@@ -138,12 +147,16 @@ class _Step:
 
     def _inputs_there(self) -> set[int]:
         """Numbers of the runs whose input is there."""
-        return {part.number for part in self.all if part.start and part.start.is_kept()}
+        return {
+            part.number
+            for part in self.all
+            if part.start and part.start.first is None and part.start.is_kept()
+        }
 
     def _input_bytes(self, runs: Iterable[int]) -> int:
         """Bytes of the inputs of runs that the tracker counts."""
         starts = (self.all[run].start for run in runs)
-        return sum(start.output_bytes for start in starts if start is not None and start.tag)
+        return sum(start.output_bytes for start in starts if start and start.is_counted)
 
     def _live(self, but: int | None = None) -> int:
         """Bytes live, with those that stand-ins stand for; `but` without one block's activation."""
@@ -188,7 +201,9 @@ class _Step:
         self._check_not_beside(block, call.activation, number - 1)
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
-            part.start = Start(call.activation, self.clock.mark(), tracker)
+            storage = call.activation.untyped_storage()
+            same = (p.number for p in self.all if p.start and p.start.storage() is storage)
+            part.start = Start(call.activation, self.clock.mark(), tracker, next(same, None))
             if part.start.needs_grad:
                 self._turn_before(part.start.scalar, part)
         block.sides = self._aside(block, others)
@@ -490,7 +505,32 @@ class _Step:
             sum(each.size for each in self._beside if each.last == number)
             for number in range(len(self.blocks))
         ]
-        return Parts(peaks, runs, held, side, self.loss_bytes, local, beside, inputs, freed, sides)
+        again = dict(self._again())
+        passed = {p.number for p in self.all[:-1] if p.start and p.start.tag == p.link}
+        return Parts(
+            peaks,
+            runs,
+            held,
+            side,
+            self.loss_bytes,
+            local,
+            beside,
+            inputs,
+            freed,
+            sides,
+            again,
+            passed,
+        )
+
+    def _again(self) -> Iterable[tuple[int, int | None]]:
+        """The parts that hand a run what is there already, see `Parts.again`."""
+        for part in self.all[:-1]:
+            start = part.start
+            assert start is not None
+            if start.tag == "" or (part.output_kept and start.tag not in (part.tag, part.link)):
+                yield part.number, None
+            elif start.first is not None:
+                yield part.number, start.first
 
     def _beside_bytes(self, run: int, number: int) -> int:
         """Bytes of what blocks of a run from one of that number on are handed beside."""
@@ -529,7 +569,7 @@ class _Step:
             assert part.start is not None
             assert part.turn is not None
             extras = any(block.graded for block in self.blocks if block.run == part.number)
-            cut_off = part.wanted and not part.turn.graded and not extras
+            cut_off = not part.wanted or not (part.turn.graded or extras)
             yield Run(part.start.needs_grad, part.given, part.turn.layout, cut_off)
 
     def _local(self) -> Iterable[Local]:

@@ -30,7 +30,7 @@ from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import check_loss, device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks, see_holds
+from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks
 from scheduler.pytorch.profiling.layers import Sight
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.parts import see_parts
@@ -229,9 +229,8 @@ def _profile(
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
-    see_holds(blocks, ambient)
     with ambient.inside(model, cache=True):
-        parts = see_parts(model, inputs, loss_fn, blocks, clock)
+        parts = see_parts(model, inputs, loss_fn, blocks, clock, ambient)
     # What has no backward is let go where its output is: to the chain it is code between blocks.
     cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
     if 0 < len(cut_off) < len(blocks):
@@ -244,17 +243,17 @@ def _profile(
             _tokens(blocks[-1]),
             least,
             _last(parts),
-            lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
+            lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock, ambient)),
         )
     seen, runs = see_blocks(blocks, parts, clock, ambient, options, least)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = Sight(model, blocks, parts, seen, casts, tiles).layers()
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + max(block.awaited_bytes for block in blocks)
     held += sum(each.peaks.state_bytes + each.peaks.left_bytes for each in seen)
+    layers = Sight(model, blocks, parts, seen, held, casts, tiles).layers()
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     estimated = isinstance(clock, RooflineClock)
     return Seen(costs, blocks, parts, runs, estimated, seen, tiles)
