@@ -209,7 +209,7 @@ class Paper:
         self._late += seconds if flops else 0.0
 
     def skip_late_products(self) -> None:
-        """Take back the time of products after the last tensor that was saved: nobody reads them."""
+        """Take back the time of products since a tensor was last saved: they are left out."""
         self.seconds -= self._late
         self._late = 0.0
 

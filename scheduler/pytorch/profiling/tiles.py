@@ -83,7 +83,7 @@ def see_tiled_block(
     *,
     options: bool,
 ) -> TiledBlock:
-    """See the block `called` so, which costs `whole` as it is, with its token-wise modules in tiles.
+    """See the block `called` so, which costs `whole` as it is, with token-wise modules in tiles.
 
     `shared` are modules that other blocks have, too, which may run in other tiles.
     """
