@@ -247,7 +247,7 @@ def _blocks(
             )
         name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
         found.append(replace(alike[key], name=name, beside_bytes=beside))
-        drops[name] = drops_of(kind.tiles) | drops_of_both(kind.both)
+        drops[name] = {**drops_of(kind.tiles), **drops_of_both(kind.both)}
     return found, drops
 
 

@@ -71,7 +71,7 @@ class Sight:
             tiles = seen.tiles
             layer = with_tiles(layer, seen.peaks, tiles.tiles, tiles.modules, *again)
             layer = with_both(layer, seen.peaks, tiles.both, *again)
-            drops[block.name] = drops_of(tiles.tiles) | drops_of_both(tiles.both)
+            drops[block.name] = {**drops_of(tiles.tiles), **drops_of_both(tiles.both)}
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")

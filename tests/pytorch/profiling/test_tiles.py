@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from scheduler.export.export import export
 from scheduler.plans.policies import chosen
 from scheduler.plans.rows import policy_sentences
 from scheduler.pytorch import apply, auto_checkpoint, describe, profile, verify
-from solvers.schedule import Checkpoint, Keep
+from solvers.schedule import Checkpoint, Item, Keep
 from tests.pytorch.models import batch as rows
 from tests.pytorch.models import llama, mlp, plan_of
 
@@ -109,10 +108,11 @@ def test_results_are_kept_around_a_module_in_tiles() -> None:
     assert {(o.tiles, o.tiled) for o in options} == {(2, ("mlp",)), (4, ("mlp",))}
     least, most = options[0].name, options[-1].name
     segment = Checkpoint(2, 3, (Keep(2, most), Keep(3, least)))
-    for items in (
+    ways: list[list[Item]] = [
         [Keep(0), *(Keep(i, least) for i in (1, 2, 3)), Keep(4)],
         [Keep(0), Keep(1, most), segment, Keep(4)],
-    ):
+    ]
+    for items in ways:
         plan = plan_of(costs, items)
         plan = replace(plan, **chosen(costs, plan.schedule.options()))
         found = verify(plan, model, batch)
@@ -133,9 +133,9 @@ def test_tiles_are_as_near_to_the_truth_as_the_whole(
     dtype: torch.dtype, finer: torch.dtype, units: float
 ) -> None:
     """Held to a step in a finer type: by `apply`, with MLPs, norms and head in tiles."""
-    sizes = {"hidden_size": 16, "intermediate_size": 56, "vocab_size": WORDS}
-    model, batch = llama(n_layer=2, **sizes), rows(1, 64)
-    exact, model = copy.deepcopy(model).to(finer), model.to(dtype)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 56, "vocab_size": WORDS}
+    model, batch = llama(dtype, n_layer=2, **sizes), rows(1, 64)
+    exact = llama(finer, n_layer=2, **sizes)
     exact.load_state_dict(model.state_dict())
     costs = profile(model, batch, tiles=16, fake=True)
     plan = plan_of(costs, [Keep(0), *(Keep(i, "tiles-4") for i in (1, 2, 3))])
