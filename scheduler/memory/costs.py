@@ -236,7 +236,7 @@ def _blocks(
     first = first_input_bytes(at, kinds[blocks[0]].kept)
     every = {peaks for kind in kinds.values() for peaks in kind.each}
     alike: dict[tuple[Shape, bool], LayerCost] = {}
-    found, drops = [], {}
+    found, drops = [], dict[str, Drops]()
     for i, shape in enumerate(blocks):
         kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
