@@ -39,7 +39,7 @@ class SeenBlock:
     @property
     def kinds(self) -> list[Peaks]:
         """Whole, and in each number of tiles."""
-        return [self.peaks, *(tile.peaks for tile in self.tiles.tiles)]
+        return [self.peaks, *self.tiles.each]
 
 
 def see_blocks(
@@ -106,7 +106,9 @@ def see_blocks(
             try:
                 peaks, passed = see_layer(layer, clock)
                 ways = see_options(block.name, layer, peaks, clock) if options else None
-                tiles = see_tiled_block(block.module, layer, peaks, clock, least, shared)
+                tiles = see_tiled_block(
+                    block.name, block.module, layer, peaks, clock, least, shared, options=options
+                )
                 seen[key] = SeenBlock(peaks, ways, tiles), passed
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.options.both import drops_of_both, with_both
 from scheduler.costs.options.tiles import Drops, drops_of, with_tiled_drops, with_tiles
 from scheduler.costs.waiting import Waiting, with_waiting
 from scheduler.pytorch.model.call import before
@@ -83,7 +84,8 @@ class Sight:
                 layer = replace(layer, options=options)
             tiles = seen.tiles
             layer = with_tiles(layer, peaks, tiles.tiles, tiles.modules, *again)
-            drops[block.name] = drops_of(seen.tiles.tiles)
+            layer = with_both(layer, peaks, tiles.both, *again)
+            drops[block.name] = {**drops_of(tiles.tiles), **drops_of_both(tiles.both)}
             last_use |= dict.fromkeys(block.sides.values(), len(layers))
             layers.append(layer)
         add_part("loss" if isinstance(self.model, nn.Sequential) else "head")
