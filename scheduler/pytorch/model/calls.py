@@ -19,12 +19,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from scheduler.common.errors import SchedulerError
+from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activation_of
 from scheduler.pytorch.model.replace import replaced
-from scheduler.pytorch.model.step import call_model
+from scheduler.pytorch.model.rng import unmoved
+from scheduler.pytorch.model.step import call_model, device_of
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 
 _AT_RANDOM = "where the model leaves out blocks at random, set the rate of it to 0"
@@ -106,9 +108,11 @@ class CalledBlock:
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises `UnsupportedModel` where one is not called exactly once, in order.
+    Raises `UnsupportedModel` where one is not called exactly once, in order, or goes another way in
+    each step.
     """
-    ending, awaited = _read_elsewhere(model, inputs, names)
+    ending, awaited, first_way = _read_elsewhere(model, inputs, names)
+    way: list[list[Any]] = []
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
     calls: list[tuple[Call, Snapshot]] = []
@@ -128,6 +132,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
 
     def after(name: str, module: nn.Module, output: Any) -> None:
         call, handed = calls.pop()
+        way.append([func for func, _ in trace.operations])
         if (left := handed.left_tensors) is not None:
             raise NoChain(
                 f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
@@ -158,7 +163,19 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         output = call_watched(model, inputs, names, before, after)
         settle()
         del output
+    if way != first_way:  # as where the first call makes something
+        _check_way(names, way, _read_elsewhere(model, inputs, names)[2])
     return blocks
+
+
+def _check_way(names: Sequence[str], one: list[list[Any]], other: list[list[Any]]) -> None:
+    """Raise `UnsupportedModel` where two steps that draw the same run other operations."""
+    for name, *ways in zip(names, one, other, strict=True):
+        if ways[0] != ways[1]:
+            raise UnsupportedModel(
+                f"block {name!r} runs other operations from step to step, by what it has kept or "
+                "counted, and a plan is for steps that are alike; let it go one way"
+            )
 
 
 @dataclass
@@ -172,11 +189,13 @@ class _Made:
 
 def _read_elsewhere(
     model: nn.Module, inputs: Any, names: Sequence[str]
-) -> tuple[set[int], list[int]]:
+) -> tuple[set[int], list[int], list[list[Any]]]:
     """What is read of what blocks make by others than the next block, as its activation.
 
-    Numbers of the blocks whose output is; and of each the bytes of its `awaited_bytes`.
+    Numbers of the blocks whose output is; of each the bytes of its `awaited_bytes`; and the
+    operations that it runs.
     """
+    way: list[list[Any]] = [[] for _ in names]
     done: list[weakref.ref[Any]] = []  # storages of the activations that blocks handed over
     ending: set[int] = set()
     running: list[str] = []
@@ -228,6 +247,7 @@ def _read_elsewhere(
                 read(given)
             result = func(*args, **kwargs)
             if running:
+                way[len(done)].append(func)
                 note(given, tensors_of(result))
             return result
 
@@ -239,7 +259,7 @@ def _read_elsewhere(
         sum(each.nbytes for each in left.values() if each.maker <= number <= each.reader)
         for number in range(len(names))
     ]
-    return ending | {len(names) - 1}, awaited
+    return ending | {len(names) - 1}, awaited, way
 
 
 def call_watched(
@@ -249,7 +269,10 @@ def call_watched(
     before: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
     after: Callable[[str, nn.Module, Any], None],
 ) -> Any:
-    """Call the model without gradients, and these functions around each of the blocks."""
+    """Call the model without gradients, and these functions around each of the blocks.
+
+    Each such call draws the same random numbers.
+    """
     hooks = []
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
@@ -261,7 +284,7 @@ def call_watched(
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with unmoved({device_of(model, inputs)}), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of checkpoints that see no gradients here
             return call_model(model, inputs)
     finally:
@@ -281,8 +304,8 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
         raise
     except Exception as error:
         raise NoChain(
-            f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
-            "more of its blocks than the one tensor they hand on, so they are not a chain"
+            f"with its blocks left out the model fails ({first_sentence(error)}); it uses more of "
+            "its blocks than the one tensor they hand on, so they are not a chain"
         ) from error
 
 

@@ -13,11 +13,12 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.caches import for_one_run
-from scheduler.export.standalone.state import Snapshot, is_small
+from scheduler.export.standalone.state import Snapshot, is_small, name_of
 from scheduler.pytorch.model.autocast import Ambient
-from scheduler.pytorch.model.call import Call, activation_of, extras_of
+from scheduler.pytorch.model.call import Call, NoChain, activation_of, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, own_parameters
 from scheduler.pytorch.observe.autograd import Beside
 from scheduler.pytorch.observe.clock import Clock
@@ -115,9 +116,15 @@ def see_blocks(
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError as error:
+                if left := _with_graph(layer.state):
+                    raise NoChain(
+                        f"block {block.name!r} reads {left}, where the model leaves a tensor that "
+                        "passes a gradient on, so they are not a chain; hand it to the block as "
+                        "an argument"
+                    ) from error
                 raise UnsupportedModel(
                     f"block {block.name!r} cannot be run again by itself "
-                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
+                    f"({first_sentence(error)}), as a recomputation would; leave it out of "
                     "the blocks, and switch off what it changes (a cache for instance)"
                 ) from error
         one, layout = seen[key]
@@ -125,6 +132,13 @@ def see_blocks(
         made |= {id(parameter) for parameter in own[i]}
         made_sides |= set(block.sides.values())
     return result[::-1], len(seen)
+
+
+def _with_graph(state: Snapshot) -> str:
+    """Names of what has a gradient to pass on where a forward begins; "" where nothing has."""
+    state.put()
+    found = [tensor for tensor, _, _ in state.tensors if tensor.grad_fn is not None]
+    return " or ".join(name_of(state.roots, tensor) for tensor in found)
 
 
 def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:

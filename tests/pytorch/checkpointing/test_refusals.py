@@ -152,6 +152,27 @@ def test_a_block_that_is_never_called() -> None:
     assert profile(Unused(), X, mean_square).names[:-1] == ("blocks.0", "blocks.1", "blocks.2")
 
 
+class Turning(nn.Module):
+    """Every second call is another; `once`: only the first."""
+
+    def __init__(self, once: bool) -> None:
+        super().__init__()
+        self.layer, self.calls, self.once = nn.Linear(16, 16), 0, once
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        other = self.calls == 1 if self.once else self.calls % 2
+        return torch.tanh(self.layer(x)) if other else self.layer(x)
+
+
+def test_a_block_that_goes_another_way_in_each_step() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"block 'blocks\.0' runs other operations from step"
+    ):
+        profile(Stack(4, lambda: Turning(once=False)), X, mean_square)
+    assert len(profile(Stack(4, lambda: Turning(once=True)), X, mean_square).layers) == 5
+
+
 def test_a_block_inside_a_block() -> None:
     with pytest.raises(SchedulerError, match=r"blocks\.0"):
         profile(Stack(), X, mean_square, blocks=["blocks.0", "blocks.0.1", "blocks.1"])
