@@ -218,9 +218,9 @@ class CallRecorder(TorchFunctionMode):
         said = str(error)
         if isinstance(error, NO_VALUES):
             said = (
-                f"{type(self.model).__name__} reads values of tensors ({first_sentence(error)}), which fake "
-                "tensors do not have; trace and profile it with real ones, or name a block that "
-                "does so in leaves"
+                f"{type(self.model).__name__} reads values of tensors ({first_sentence(error)}), "
+                "which fake tensors do not have; trace and profile it with real ones, or name a "
+                "block that does so in leaves"
             )
         return Untraceable(said, tuple(self._nodes.through), getattr(error, "leaf", None))
 
