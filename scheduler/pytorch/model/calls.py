@@ -27,7 +27,7 @@ from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activati
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.model.step import call_model, device_of
-from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+from scheduler.pytorch.observe.dispatch import OperationMode, reads_values, tensors_of
 
 _AT_RANDOM = "where the model leaves out blocks at random, set the rate of it to 0"
 
@@ -169,9 +169,12 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
 
 
 def _check_way(names: Sequence[str], one: list[list[Any]], other: list[list[Any]]) -> None:
-    """Raise `UnsupportedModel` where two steps that draw the same run other operations."""
+    """Raise `UnsupportedModel` where two steps that draw the same run other operations.
+
+    But where values of tensors decide, as in a mixture of experts: they do so in each batch.
+    """
     for name, *ways in zip(names, one, other, strict=True):
-        if ways[0] != ways[1]:
+        if ways[0] != ways[1] and not any(map(reads_values, ways[0] + ways[1])):
             raise UnsupportedModel(
                 f"block {name!r} runs other operations from step to step, by what it has kept or "
                 "counted, and a plan is for steps that are alike; let it go one way"

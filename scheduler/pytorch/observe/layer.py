@@ -290,6 +290,7 @@ def _replaced_bytes(state: Snapshot) -> int:
     now = Snapshot((), handed=[value for _, value, _ in changed])
     there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
     gone = [t for t, _, _ in before.tensors if id(t.untyped_storage()) not in there]
+    gone += [state.places[id(t)] for t, _, _ in state.tensors if state.is_elsewhere(t)]
     return unique_bytes(gone)
 
 
