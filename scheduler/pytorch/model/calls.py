@@ -24,6 +24,7 @@ from scheduler.common.text import first_sentence
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activation_of
+from scheduler.pytorch.model.left import Left, left_since
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.model.step import call_model, device_of
@@ -70,9 +71,11 @@ class CalledBlock:
         the call's `others`, and which tensor of the model each is. Seen by `see_parts`.
     leaks
         Modules inside it whose output somebody keeps, by a hook for instance.
+    left
+        What it leaves where its module has it, with its graph. Seen by `see_holds`.
     graded
-        Which of the extras in its output, and then in those of its leaks, are given a gradient.
-        Seen by `see_parts`.
+        Which of the extras in its output, in those of its leaks and in what is left are given a
+        gradient. Seen by `see_parts`.
     holds, stays
         Places among the call's `others` of the tensors that it holds when it is kept, and of those
         that it holds after its backward, too. Seen by `see_holds`.
@@ -93,6 +96,7 @@ class CalledBlock:
     packing: Packing
     sides: dict[int, int] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
     holds: frozenset[int] = frozenset()
     stays: frozenset[int] = frozenset()
@@ -102,7 +106,8 @@ class CalledBlock:
     @property
     def extras(self) -> list[Extra]:
         """What it makes beside its activation and others keep."""
-        return [*self.packing.extras, *(e for leak in self.leaks for e in leak.packing.extras)]
+        inside: list[Leak | Left] = [*self.leaks, *self.left]
+        return [*self.packing.extras, *(e for each in inside for e in each.packing.extras)]
 
 
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
@@ -115,7 +120,7 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     way: list[list[Any]] = []
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
-    calls: list[tuple[Call, Snapshot]] = []
+    calls: list[tuple[Call, Snapshot, Snapshot]] = []
     trace = _OperationForms()
     inside: list[Leak] = []
 
@@ -127,21 +132,24 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         settle()
         call = Call.of(name, *for_one_run(model.get_submodule(name), args, kwargs))
-        calls.append((call, Snapshot((), handed=_but_caches(args, kwargs))))
+        state = Snapshot([model.get_submodule(name)], lambda tensor: False)
+        calls.append((call, state, Snapshot((), handed=_but_caches(args, kwargs))))
         trace.operations, inside[:] = [], []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
-        call, handed = calls.pop()
+        call, state, handed = calls.pop()
         way.append([func for func, _ in trace.operations])
-        if (left := handed.left_tensors) is not None:
+        if (where := handed.left_tensors) is not None:
             raise NoChain(
-                f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
+                f"block {name!r} leaves a tensor for others in an argument ({where}), so they are "
                 "not a chain"
             )
         activation = activation_of(name, output)
         packing = Packing(call.mark(output), activation)
         known = [*tensors_of((output, call.args, call.kwargs)), *module.parameters()]
-        leaks = [leak for leak in inside if leak.is_kept([*known, *module.buffers()])]
+        left = left_since(state, activation)
+        known += [*module.buffers(), *(tensor for each in left for tensor in each.tensors)]
+        leaks = [leak for leak in inside if leak.is_kept(known)]
         signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
@@ -151,8 +159,8 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         last = activation.detach().clone() if len(blocks) in ending else None
         run = sum(number < len(blocks) for number in ending)
         called, form = call if first else None, Extra.of(activation)
-        block = CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
-        block.awaited_bytes = awaited[len(blocks)]
+        block = CalledBlock(name, module, run, kind, called, form, last, packing)
+        block.leaks, block.left, block.awaited_bytes = leaks, left, awaited[len(blocks)]
         blocks.append(block)
 
     parts = {part for name in names for part in model.get_submodule(name).modules()}

@@ -294,6 +294,17 @@ def _replaced_bytes(state: Snapshot) -> int:
     return unique_bytes(gone)
 
 
+def keeps_output(layer: IsolatedLayer) -> bool:
+    """Whether a forward leaves its output where its module has it."""
+    layer.clear()
+    storage = layer.forward(gate(layer.template.device), [layer.template]).untyped_storage()
+    changed = [value for kind, value, saved in layer.state.cells if not kind.same(value, saved)]
+    there = Snapshot((), handed=changed).tensors
+    found = any(tensor.untyped_storage() is storage for tensor, _, _ in there)
+    layer.clear()
+    return found
+
+
 def layout_of(gradient: torch.Tensor) -> Layout | None:
     """Strides of a gradient; None where it is expanded, and takes less memory than it shows."""
     return None if is_expanded(gradient) else gradient.stride()

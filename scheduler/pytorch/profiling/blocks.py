@@ -142,13 +142,19 @@ def _with_graph(state: Snapshot) -> str:
 
 
 def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
-    """Note in each block what it holds of its other arguments, for its backward and beyond."""
+    """Note in each block what it holds of its other arguments, for its backward and beyond.
+
+    And what it leaves that may be given a gradient.
+    """
     seen = {block.kind: _holds(block, ambient) for block in found if block.call is not None}
     for block in found:
-        block.holds, block.stays = seen[block.kind]
+        block.holds, block.stays, left = seen[block.kind]
+        block.left = [each for each, graph in zip(block.left, left, strict=False) if graph]
 
 
-def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
+def _holds(
+    block: CalledBlock, ambient: Ambient
+) -> tuple[frozenset[int], frozenset[int], list[bool]]:
     assert block.call is not None
     others = block.call.others
     places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
@@ -165,14 +171,15 @@ def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozen
             _once(block, ambient.around(_forward_of(block))),
             activation.requires_grad_(activation.is_floating_point()),
         )
+        left = [any(t.requires_grad for t in each.tensors) for each in block.left]
     except Exception:  # what that is about is said where the block is profiled
-        return frozenset(places), frozenset(places)
+        return frozenset(places), frozenset(places), []
     finally:
         state.put()
     del copies, call
     holds = frozenset(place for place in places if storages[place]() is not None)
     del output
-    return holds, frozenset(place for place in places if storages[place]() is not None)
+    return holds, frozenset(place for place in places if storages[place]() is not None), left
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -218,6 +225,7 @@ def _alone(
                 hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
                 stack.callback(hook.remove)
             output = handed.run(once, activation)
+        left += [tensor for each in block.left for tensor in each.tensors]
         extras = [*extras_of(output), *left]
         graded = [extras[place] for place in block.graded if extras[place].requires_grad]
         made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)

@@ -28,7 +28,7 @@ from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Tog
 from scheduler.pytorch.observe.autograd import Sink, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
-from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
+from scheduler.pytorch.observe.layer import IsolatedLayer, keeps_output, see_bytes
 from scheduler.pytorch.observe.tracker import storage_bytes
 
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -59,12 +59,13 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
         return SeenOptions(inside, (), 0.0)
     found, gap = wanted(inside, peaks.recompute_time, peaks.saved_bytes)
     ways = []
+    # While it runs again it holds what it has changed on its module, to put that back: an output
+    # left there, too.
+    more = peaks.state_bytes + (peaks.output_bytes if keeps_output(layer) else 0)
     for want in found:
         seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)), plain=False)
         if seen.saved_bytes <= peaks.saved_bytes:
-            # While it runs again it holds what it has changed on its module, to put that back.
-            peak = seen.backward_peak + peaks.state_bytes
-            seen = replace(seen, backward_peak=peak)
+            seen = replace(seen, backward_peak=seen.backward_peak + more)
             # Before it runs there are copies of all that it may change.
             ways.append(SeenOption(want, seen.with_more_in_forward(layer.state.copied_bytes)))
     return SeenOptions(inside, tuple(ways), gap)

@@ -185,9 +185,9 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
-    check_loss(loss_fn)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     model = profiled(model, blocks, options=options)
+    check_loss(loss_fn)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs):

@@ -20,6 +20,7 @@ from scheduler import (
     UnsupportedModel,
     solve,
 )
+from scheduler.export import export
 from scheduler.pytorch import apply, describe, measure, profile, profile_graph, trace, verify
 from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
@@ -506,6 +507,8 @@ def test_arguments_in_another_order() -> None:
         verify(model, plan, X)  # type: ignore[arg-type]
     with pytest.raises(InvalidCosts, match=r"got a model \(Stack\) in the place of its costs.*p"):
         solve(model, budget=10**9)
+    with pytest.raises(InvalidPlan, match=r"got Stack in the place .*write export\(plan, target"):
+        export(model, "torch")  # type: ignore[arg-type]
     entries: list[Any] = [profile, describe, measure, trace, profile_graph]
     for call in entries:
         with pytest.raises(UnsupportedModel, match=r"got Tensor in the place of the model"):
