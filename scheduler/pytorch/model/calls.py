@@ -23,8 +23,15 @@ from scheduler.common.errors import SchedulerError, UnsupportedModel
 from scheduler.common.text import first_sentence
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
-from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activation_of
-from scheduler.pytorch.model.left import Left, left_since
+from scheduler.pytorch.model.call import (
+    Call,
+    Extra,
+    Left,
+    NoChain,
+    Packing,
+    activation_of,
+    left_since,
+)
 from scheduler.pytorch.model.replace import replaced
 from scheduler.pytorch.model.rng import unmoved
 from scheduler.pytorch.model.step import call_model, device_of

@@ -227,7 +227,7 @@ def _alone(
             output = handed.run(once, activation)
         left += [tensor for each in block.left for tensor in each.tensors]
         extras = [*extras_of(output), *left]
-        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
+        graded = [t for place, t in enumerate(extras) if place in block.graded and t.requires_grad]
         made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
         return made
 
