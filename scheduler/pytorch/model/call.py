@@ -220,11 +220,9 @@ def _in_cell(value: Any, saved: Any) -> Iterator[Left]:
         old = {id(item) for item in saved}
         new = len(list(takewhile(lambda item: id(item) not in old, reversed(value))))
         yield from (Left(value, place) for place in range(-new, 0))
-        return
-    cell = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    for key, item in cell.items():
-        if item is not saved.get(key):
-            yield Left(cell, key)
+    elif isinstance(saved, dict):
+        cell = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        yield from (Left(cell, key) for key, item in cell.items() if item is not saved.get(key))
 
 
 def activation_of(name: str, output: Any) -> torch.Tensor:
