@@ -183,6 +183,7 @@ class Left:
     def __init__(self, cell: Any, key: Any) -> None:
         self._cell, self._key = cell, key
         self.packing = Packing(cell[key], None)
+        self.is_last = not isinstance(cell, dict)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -195,10 +196,10 @@ class Left:
     def put(self, made: Sequence[torch.Tensor]) -> None:
         """Put others there, as a forward does."""
         value = self.packing.pack(None, (), made)
-        if isinstance(self._cell, dict):
-            self._cell[self._key] = value
-        else:
+        if self.is_last:
             self._cell.append(value)
+        else:
+            self._cell[self._key] = value
 
 
 def left_since(before: Snapshot, activation: torch.Tensor) -> list[Left]:

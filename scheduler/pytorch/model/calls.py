@@ -154,9 +154,14 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         activation = activation_of(name, output)
         packing = Packing(call.mark(output), activation)
         known = [*tensors_of((output, call.args, call.kwargs)), *module.parameters()]
-        left = left_since(state, activation)
-        known += [*module.buffers(), *(tensor for each in left for tensor in each.tensors)]
+        known += module.buffers()
         leaks = [leak for leak in inside if leak.is_kept(known)]
+        # What hooks append to a list they are handed again.
+        left = [
+            each
+            for each in left_since(state, activation)
+            if not each.is_last or all(leak.is_kept([*known, *each.tensors]) for leak in leaks)
+        ]
         signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)

@@ -201,13 +201,14 @@ class _Step:
             passed = block.form.stand_in()
         extras = iter(self._extras(block, part))
         mine = list(islice(extras, len(block.packing.extras)))
+        of_leaks = [list(islice(extras, len(leak.packing.extras))) for leak in block.leaks]
+        for left in block.left:
+            left.put(list(islice(extras, len(left.packing.extras))))
         for leak in block.leaks:
-            made = list(islice(extras, len(leak.packing.extras)))
+            made = of_leaks.pop(0)
             with replaced(leak.module, partial(_handed, leak.packing.pack(None, (), made))):
                 leak.module()  # for its hooks
             del made
-        for left in block.left:
-            left.put(list(islice(extras, len(left.packing.extras))))
         is_last = block is self.blocks[-1] or self.blocks[number + 1].run > block.run
         if is_last:
             passed = self._link(block, part)
