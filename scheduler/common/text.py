@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 _UNITS = tuple((1000**n, 1024**n, "KMGTP"[n - 1]) for n in (5, 4, 3, 2, 1))
@@ -93,6 +94,13 @@ def shown(value: object, longest: int = 60) -> str:
     """The repr of `value` on one line, cut where it would swamp a sentence."""
     text = " ".join(repr(value).splitlines())
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def first_sentence(error: Exception) -> str:
+    """The first sentence of what an error of somebody else's says, on one line, with its type."""
+    text = " ".join(str(error).split())
+    said = re.split(r"[.!?] +(?=[A-Z])", text, maxsplit=1)[0].rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from scheduler.common.errors import InfeasibleBudget, InvalidBudget, SchedulerError
-from scheduler.common.text import format_both, format_bytes, format_smallest, format_time
+from scheduler.common.text import (
+    first_sentence,
+    format_both,
+    format_bytes,
+    format_smallest,
+    format_time,
+)
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
 
 
@@ -328,3 +334,9 @@ def test_infeasible_names_the_reserve_and_the_method_and_survives_pickling() -> 
     assert less in str(beyond)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_what_errors_of_others_say_is_part_of_a_sentence() -> None:
+    error = RuntimeError("It failed at 1.5\nin here. Saved values are gone. Call it once.")
+    assert first_sentence(error) == "RuntimeError: It failed at 1.5 in here"
+    assert first_sentence(ValueError()) == "ValueError"

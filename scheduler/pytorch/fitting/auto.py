@@ -187,8 +187,8 @@ def auto_checkpoint(
         As `profile` and `apply` do; the model does not take the batch; the optimizer is of other
         parameters; or the step is not as planned.
     """
-    check_loss(loss_fn)
     whole, model = model, bare(model)
+    check_loss(loss_fn)
     device = device_of(model, inputs)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     asked = _budget(budget_gb, budget, device)

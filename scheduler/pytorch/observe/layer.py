@@ -294,7 +294,19 @@ def _replaced_bytes(state: Snapshot) -> int:
     now = Snapshot((), handed=[value for _, value, _ in changed])
     there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
     gone = [t for t, _, _ in before.tensors if id(t.untyped_storage()) not in there]
+    gone += [state.places[id(t)] for t, _, _ in state.tensors if state.is_elsewhere(t)]
     return unique_bytes(gone)
+
+
+def keeps_output(layer: IsolatedLayer) -> bool:
+    """Whether a forward leaves its output where its module has it."""
+    layer.clear()
+    storage = layer.forward(gate(layer.template.device), [layer.template]).untyped_storage()
+    changed = [value for kind, value, saved in layer.state.cells if not kind.same(value, saved)]
+    there = Snapshot((), handed=changed).tensors
+    found = any(tensor.untyped_storage() is storage for tensor, _, _ in there)
+    layer.clear()
+    return found
 
 
 def layout_of(gradient: torch.Tensor) -> Layout | None:

@@ -29,7 +29,7 @@ from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Tog
 from scheduler.pytorch.observe.autograd import Sink, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
-from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
+from scheduler.pytorch.observe.layer import IsolatedLayer, keeps_output, see_bytes
 from scheduler.pytorch.observe.tracker import storage_bytes
 from scheduler.pytorch.tiles.modules import in_tiles
 
@@ -75,12 +75,13 @@ def _ways(
     name: str, layer: IsolatedLayer, peaks: Peaks, found: Iterable[Wanted]
 ) -> Iterator[SeenOption]:
     """The block run with each of the sets kept."""
+    # While it runs again it holds what it has changed on its module, to put that back: an output
+    # left there, too.
+    more = peaks.state_bytes + (peaks.output_bytes if keeps_output(layer) else 0)
     for want in found:
         seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)), plain=False)
         if seen.saved_bytes <= peaks.saved_bytes:
-            # While it runs again it holds what it has changed on its module, to put that back.
-            peak = seen.backward_peak + peaks.state_bytes
-            seen = replace(seen, backward_peak=peak)
+            seen = replace(seen, backward_peak=seen.backward_peak + more)
             # Before it runs there are copies of all that it may change.
             yield SeenOption(want, seen.with_more_in_forward(layer.state.copied_bytes))
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
@@ -51,7 +52,7 @@ def see_parts(
     """Profile what runs before, between and after the runs of blocks, these themselves left out.
 
     Also notes in each block which of its other arguments it passes a gradient to (its `sides`) and
-    which it holds, and which of the tensors in its output beside the activation are given a
+    which it holds, and which of the tensors that it makes beside the activation are given a
     gradient (`graded`).
 
     Raises `UnsupportedModel` where a block is handed what another makes beside its activation, or
@@ -96,9 +97,11 @@ class _Step:
         self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
         self._passed: tuple[weakref.ref[Any], Any] | None = None  # into a run: storage, node
         clear_gradients(model, inputs)
+        state = Snapshot([block.module for block in blocks if block.left], lambda tensor: False)
         with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
             self._run(loss_fn)
         clear_gradients(model, inputs)
+        state.put()
 
     def _run(self, loss_fn: Loss) -> None:
         tracker, clock = self.tracker, self.clock
@@ -213,8 +216,11 @@ class _Step:
             passed = block.form.stand_in()
         extras = iter(self._extras(block, part))
         mine = list(islice(extras, len(block.packing.extras)))
+        of_leaks = [list(islice(extras, len(leak.packing.extras))) for leak in block.leaks]
+        for left in block.left:
+            left.put(list(islice(extras, len(left.packing.extras))))
         for leak in block.leaks:
-            made = list(islice(extras, len(leak.packing.extras)))
+            made = of_leaks.pop(0)
             with replaced(leak.module, partial(_handed, leak.packing.pack(None, (), made))):
                 leak.module()  # for its hooks
             del made
@@ -232,6 +238,7 @@ class _Step:
     def _extras(self, block: CalledBlock, part: Part) -> list[torch.Tensor]:
         """Stand-ins for what a block makes beside its activation."""
         made = []
+        first_left = len(block.extras) - sum(len(each.packing.extras) for each in block.left)
         for place, form in enumerate(block.extras):
             with self.tracker.tag("sink"):
                 tensor = form.stand_in()
@@ -242,7 +249,8 @@ class _Step:
                         self._waiting.append(gradient)
 
                     tensor = self._way_in(part, tensor, seen)
-            self._stands_for(tensor, form.nbytes, -1)
+            if place < first_left:  # what is left is counted where the block is profiled
+                self._stands_for(tensor, form.nbytes, -1)
             made.append(tensor)
         return made
 

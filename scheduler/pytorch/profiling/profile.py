@@ -30,7 +30,7 @@ from scheduler.pytorch.model.stacks import listed
 from scheduler.pytorch.model.step import check_loss, device_of, prepared, without_caches
 from scheduler.pytorch.model.wrappers import bare, check_compiled, check_opened
 from scheduler.pytorch.observe.clock import Clock, Roofline, RooflineClock
-from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks
+from scheduler.pytorch.profiling.blocks import SeenBlock, see_blocks, see_holds
 from scheduler.pytorch.profiling.layers import Sight
 from scheduler.pytorch.profiling.marks import Parts
 from scheduler.pytorch.profiling.parts import see_parts
@@ -185,9 +185,9 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
-    check_loss(loss_fn)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     model = profiled(model, blocks, options=options)
+    check_loss(loss_fn)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs):
@@ -229,6 +229,7 @@ def _profile(
     with ambient.inside(model, cache=False):
         blocks = find_calls(model, inputs, found.names)
     _check_casts(model, blocks, ambient)
+    see_holds(blocks, ambient)
     with ambient.inside(model, cache=True):
         parts = see_parts(model, inputs, loss_fn, blocks, clock, ambient)
     # What has no backward is let go where its output is: to the chain it is code between blocks.

@@ -14,10 +14,10 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
-from scheduler.plans.lengths import PlansByLength
+from scheduler.plans.lengths import PlansByLength, check_plan
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.followed import plan_for
-from scheduler.pytorch.checkpointing.kind import check_plan, within
+from scheduler.pytorch.checkpointing.kind import within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
