@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from solvers.graph.heuristics.greedy import by_distance, evicting
@@ -90,24 +91,34 @@ def order(search: Search) -> tuple[int, ...]:
 
 
 def any_order(search: Search, start: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Of compute graphs: what annealing finds where the order is free, from a good one."""
+    """Of compute graphs: what annealing finds in any order, from `start` and the given one."""
     from solvers.graph.heuristics.rerun import FEWEST, annealed
 
     graph: Any = search.operations.graph
     if len(graph) < FEWEST:
         return None
     search.stage = "annealing of orders"
-    left = search.remaining()
-    return annealed(
-        graph,
-        search.budget,
-        start,
-        lambda steps: search.offer_schedule(Nodes(steps)),
-        lambda: search.over,
-        moves=_MOVES,
-        seconds=None if left is None else left / 2,
-        free=True,
-    )
+    left, best = search.remaining(), None
+    given = range(len(graph))
+    for seed, begin in enumerate((start, given, given)):  # one alone may end in a poor corner
+        found = annealed(
+            graph,
+            search.budget,
+            begin,
+            lambda steps: search.offer_schedule(Nodes(steps)),
+            lambda: search.over,
+            moves=_MOVES // 2,
+            seconds=None if left is None else left / 6,
+            free=True,
+            seed=seed,
+        )
+        times = [math.inf if s is None else _time(graph, s) for s in (best, found)]
+        best = found if times[1] < times[0] else best
+    return best
+
+
+def _time(graph: Any, steps: tuple[int, ...]) -> int:
+    return sum(graph.nodes[v].time for v in steps)
 
 
 def rounding(search: Search) -> None:

@@ -21,7 +21,7 @@ _ROWS = 100  # added at a time, those most broken
 
 
 def bound_by_gaps(search: Search, seconds: float | None) -> None:
-    """Raise the bound of a search of a compute graph: relaxed, then in integers for some time."""
+    """Raise the bound of a search of a compute graph, by the relaxation."""
     graph = search.operations.graph
     if not isinstance(graph, ComputeGraph) or search.over:
         return
@@ -70,12 +70,10 @@ class _Gaps:
             if not broken:
                 break
             rows |= {t: self._row(t) for t in broken}
-            answer = self._solve(rows, integer=False)
+            answer = self._solve(rows)
             if answer is None:
                 return
             solution = answer
-        if rows and not self.search.over:
-            self._solve(rows, integer=True)
 
     def _broken(self, solution: Floats) -> list[int]:
         """Nodes that run with more than the budget by a solution, the worst first."""
@@ -96,16 +94,16 @@ class _Gaps:
         matrix = csr_array((shares, columns, [0, len(columns)]), (1, len(self.sizes)))
         return Rows(matrix, np.array([1.0]), np.array([np.inf]))
 
-    def _solve(self, rows: dict[int, Rows], *, integer: bool) -> Floats | None:
+    def _solve(self, rows: dict[int, Rows]) -> Floats | None:
         width = len(self.sizes)
         program = Program(
             self.costs / self.scale,
             np.zeros(width),
             np.ones(width),
-            np.full(width, integer),
+            np.zeros(width, np.bool_),
             list(rows.values()),
         )
-        answer = self.search.solved(program, watch=self._raise, seconds=self.seconds)
+        answer = self.search.solved(program, seconds=self.seconds)
         if answer is None:
             return None
         self._raise(answer.bound)
