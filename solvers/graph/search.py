@@ -164,16 +164,18 @@ class Search:
         *,
         hint: Mapping[int, float] | None = None,
         watch: Watch | None = None,
+        seconds: float | None = None,
     ) -> Answer | None:
-        """What HiGHS says of a program; None when a limit comes first."""
+        """What HiGHS says of a program, in so many seconds; None when a limit comes first."""
         if self.over:
             return None
+        limits = [limit for limit in (seconds, self.remaining()) if limit is not None]
         # numpy and HiGHS are for those who have a program.
         from solvers.graph.milp import solve as solve_program
 
         return solve_program(
             program,
-            time_limit=self.remaining(),
+            time_limit=min(limits, default=None),
             threads=self.limits.threads,
             hint=hint,
             watch=watch,
