@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from scheduler.common.checks import plain
+from scheduler.common.checks import filled, plain
 from scheduler.common.errors import (
     BUG,
     InfeasibleBudget,
@@ -18,7 +18,6 @@ from scheduler.common.errors import (
 from scheduler.common.text import did_you_mean, shown
 from scheduler.common.units import parse_bytes
 from scheduler.costs.costgraph import CostGraph
-from scheduler.costs.layer import LayerCost
 from scheduler.costs.readers import as_costs
 from scheduler.pipeline.plan import PipelinePlan, Stage
 from scheduler.planning.certify import certified
@@ -286,20 +285,19 @@ def _stage(
 
 
 def _first_as_again(layer: LayerCost) -> LayerCost:
-    """The layer with what its first forward needs on top in all: a chain's last one must."""
-    more = layer.first_transient_bytes
-    drop = layer.drop_transient_bytes
-    ending = layer.ending_transient_bytes
+    """The layer with the most that any of its forwards needs in all: a chain's last one must."""
+    values = filled(layer)
+    more = max(layer.first_transient_bytes, layer.again_transient_bytes)
+    ahead = max(layer.forward_transient_bytes + more, values["ending_transient_bytes"])
     return replace(
         layer,
         first_transient_bytes=0,
-        forward_transient_bytes=layer.forward_transient_bytes + more,
-        drop_transient_bytes=None if drop is None else drop + more,
-        ending_transient_bytes=None if ending is None else ending + more,
+        again_transient_bytes=0,
+        forward_transient_bytes=ahead,
+        drop_transient_bytes=values["drop_transient_bytes"] + more,
+        ending_transient_bytes=None,
         options=tuple(
-            option
-            if option.forward_transient_bytes is None
-            else replace(option, forward_transient_bytes=option.forward_transient_bytes + more)
+            replace(option, forward_transient_bytes=None, ending_transient_bytes=None)
             for option in layer.options
         ),
     )

@@ -53,8 +53,8 @@ def _raised(found: Ints, n: int, points: Ints, more: int, floor: int, time: int,
 
 
 @compiled
-def _pareto(found: Ints, n: int, stairs: Ints) -> Ints:
-    """What of the first `n` points is not as bad as another in all three.
+def _pareto(found: Ints, n: int, time_cap: int, stairs: Ints) -> Ints:
+    """What of the first `n` points within a time is not as bad as another in all three.
 
     In order of time; `stairs` has room for K ascending and W descending of those that came before.
     """
@@ -64,6 +64,8 @@ def _pareto(found: Ints, n: int, stairs: Ints) -> Ints:
     for place in range(n):
         i = order[place]
         held, peak, time = found[0, i], found[1, i], found[2, i]
+        if time > time_cap:
+            break
         low, high = 0, steps
         while low < high:
             middle = (low + high) // 2
@@ -116,6 +118,7 @@ def stage_sets(
     held: bool,
     buffered: bool,
     cap: int,
+    time_cap: int,
     limit: int,
     stop: NDArray[np.bool_],
 ) -> tuple[bool, Ints, Ints]:
@@ -133,6 +136,8 @@ def stage_sets(
         The last output is held until the backward; its gradient's buffer is there in the forward.
     cap
         No more bytes than that are on any device.
+    time_cap
+        What takes a microbatch longer is left out.
     limit
         Give up before more points are stored.
     stop
@@ -205,6 +210,8 @@ def stage_sets(
                         sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
                         forward += a[FORWARD, j]
                         start, size = h_table[H_START, s, j - s], h_table[H_COUNT, s, j - s]
+                        if size == 0:
+                            continue
                         bodies = h_pool[:, start : start + size]
                         if j == t:
                             found = _grown(found, count, count + size)
@@ -220,6 +227,8 @@ def stage_sets(
                         points = _points(table, pool, plane, j + 1, t)
                         found = _grown(found, count, count + size * points.shape[1])
                         for k in range(points.shape[1]):
+                            if points[2, k] + bodies[1, size - 1] + forward > time_cap:
+                                break
                             floor = max(points[1, k] + shift, buffer + sweep)
                             # The fastest body that raises no peak, and all that are faster.
                             for i in range(size):
@@ -233,7 +242,7 @@ def stage_sets(
                                 count += 1
                 if stairs.shape[1] <= count:
                     stairs = np.empty((2, 2 * count + 1), np.int64)
-                points = _pareto(found, count, stairs)
+                points = _pareto(found, count, time_cap, stairs)
                 size = points.shape[1]
                 if used + size > limit:
                     return False, table, pool

@@ -117,12 +117,6 @@ class Pipeline:
             raise InvalidProblem(f"{len(self.state_bytes)} state_bytes for {length} layers")
         for layer, state in zip(self.chain.layers, self.state_bytes, strict=True):
             check_quantity(f"layer {layer.name!r}", "state_bytes", state)
-            if layer.beside_bytes:
-                raise InvalidProblem(
-                    f"layer {layer.name!r}: beside_bytes {layer.beside_bytes} would have to be "
-                    "handed from stage to stage, which is not counted; make it part of the "
-                    "activations, or leave it out"
-                )
         for s, order in enumerate(self.orders):
             self._check_order(s, order)
 
@@ -168,7 +162,10 @@ class Pipeline:
 
     @cached_property
     def accumulating(self) -> Chain:
-        """The chain when all gradients of parameters are there: fresh ones are added and let go."""
+        """The chain when all gradients of parameters are there: fresh ones are added and let go.
+
+        Without what layers are handed beside their inputs: see `outside`.
+        """
         layers = []
         for layer in self.chain.layers:
             fresh = layer.gradient_bytes
@@ -185,6 +182,7 @@ class Pipeline:
                 replace(
                     layer,
                     gradient_bytes=0,
+                    beside_bytes=0,
                     backward_transient_bytes=transient,
                     options=options,
                 )
@@ -200,12 +198,18 @@ class Pipeline:
         return Chain((*chain.layers[first : last + 1], BEHIND), chain.input_of(first))
 
     def outside(self, s: int, first: int, last: int) -> int:
-        """Bytes on stage `s` of layers `first` .. `last` that are there all the time."""
+        """Bytes on stage `s` of layers `first` .. `last` that are there all the time.
+
+        With them, as if every microbatch in flight held it, what layers are handed beside their
+        inputs: mostly little, and held at most.
+        """
+        layers = self.chain.layers[first : last + 1]
         buffers = self.microbatches if self.runtime.input_buffers == "all" else self.in_flight[s]
         output = 0 if s == self.stages - 1 else self.chain.layers[last].output_bytes
         sent = output + (self.chain.input_of(first) if s else 0)
         return (
             sum(self.state_bytes[first : last + 1])
+            + self.in_flight[s] * sum(layer.beside_bytes for layer in layers)
             + buffers * self.chain.input_of(first)
             + self.microbatches * output * self.runtime.gradient_buffers_kept
             + sent * self.runtime.sends_held

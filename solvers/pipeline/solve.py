@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from solvers.methods import Limits
@@ -89,24 +90,40 @@ def solve(pipeline: Pipeline, limits: Limits | None = None) -> Solution:
     from solvers.pipeline import kernel
 
     search = _Search(pipeline, limits or Limits())
-    stages = search.stages()
-    progress = np.array([LIMIT, 0])
-    cuts = search.run(
-        lambda: kernel.best_cuts(
-            stages.times,
-            stages.forward,
-            encoded(pipeline),
-            pipeline.communication_time,
-            progress,
-            search.stop,
+    orders = encoded(pipeline)
+    each = pipeline.chain.least_time // pipeline.stages
+    lower, time_cap = 0, each + each // 4
+    while True:
+        stages = search.stages(time_cap=time_cap)
+        progress = np.array([LIMIT, 0])
+        cuts = search.run(
+            partial(
+                kernel.best_cuts,
+                stages.times,
+                stages.forward,
+                orders,
+                pipeline.communication_time,
+                progress,
+                search.stop,
+            )
         )
-    )
-    best, lower = progress.tolist()
+        best, found = progress.tolist()
+        # A stage that takes a microbatch longer takes that for all of them.
+        lower = max(lower, min(found, pipeline.microbatches * (time_cap + 1)))
+        if best <= lower or search.stop[0]:
+            break
+        if best < LIMIT:
+            time_cap = max((best - 1) // pipeline.microbatches, time_cap)
+        elif time_cap >= LIMIT:
+            break
+        else:
+            longest = pipeline.chain.least_time * len(pipeline.chain)
+            time_cap = 2 * time_cap + 1 if time_cap < longest else LIMIT
     if best >= LIMIT:
         raise Infeasible(None) if search.stop[0] else _infeasible(pipeline, search)
     spans = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
     plans = tuple(stages.plan(p, i, e - 1) for p, (i, e) in enumerate(spans))
-    return Solution(tuple(cuts.tolist()), plans, best, lower)
+    return Solution(tuple(cuts.tolist()), plans, best, min(lower, best))
 
 
 class _Search:
@@ -123,11 +140,11 @@ class _Search:
         """See `Limits.run`."""
         return self._limits.run(work, self.stop, self._start)
 
-    def stages(self, cap: int | None = None) -> Stages:
+    def stages(self, cap: int | None = None, time_cap: int = LIMIT) -> Stages:
         """The stages; `Infeasible` where there was no time to make them."""
         memory = self._limits.memory_limit
         try:
-            return self.run(lambda: Stages(self._pipeline, memory, self.stop, cap))
+            return self.run(lambda: Stages(self._pipeline, memory, self.stop, cap, time_cap))
         except Unsuitable:
             if self.stop[0]:
                 raise Infeasible(None) from None

@@ -10,6 +10,7 @@ from solvers.chain.exact.arrays import MEMORY_LIMIT, arrays, same_spans
 from solvers.chain.exact.tables import Tables
 from solvers.chain.problem import Chain
 from solvers.pipeline.problem import BEHIND, Pipeline
+from solvers.problem import LIMIT
 from solvers.schedule import Checkpoint, Item, Keep
 from solvers.solution import Unsuitable
 
@@ -23,7 +24,7 @@ _POINT_BYTES = 24
 
 
 class Stages:
-    """Of one pipeline: what each span of layers takes as a stage.
+    """Of one pipeline: what each span of layers takes as a stage, where that is within `time_cap`.
 
     Attributes
     ----------
@@ -43,6 +44,7 @@ class Stages:
         memory_limit: int | None,
         stop: NDArray[np.bool_],
         cap: int | None = None,
+        time_cap: int = LIMIT,
     ) -> None:
         import numpy as np
 
@@ -69,6 +71,7 @@ class Stages:
             runtime.output_held,
             runtime.gradient_buffer_in_forward,
             max(pipeline.budgets) if cap is None else cap,
+            time_cap,
             limit // 2 // _POINT_BYTES,
             stop,
         )

@@ -177,6 +177,15 @@ def test_gradients_of_parameters_are_there_and_fresh_ones_come_and_go() -> None:
     assert stage.peak_bytes == 10 + 2 * 80 + 2 * 10 + 2 * 10 + 40
 
 
+def test_what_layers_are_handed_beside_is_held_by_each_microbatch() -> None:
+    plain = equal(4, 8)
+    layers = tuple(replace(BLOCK, beside_bytes=5) for _ in range(8))
+    beside = replace(plain, chain=Chain(layers, 10))
+    plans = [(Keep(0), Keep(1))] * 4
+    peaks, more = (result(replay(each, range(0, 9, 2), plans))[0] for each in (plain, beside))
+    assert [b - a for a, b in zip(peaks, more, strict=True)] == [40, 30, 20, 10]
+
+
 def test_what_is_no_pipeline() -> None:
     with pytest.raises(InvalidProblem, match="8 layers are no 9 stages"):
         equal(9, 2)
@@ -184,9 +193,6 @@ def test_what_is_no_pipeline() -> None:
         replace(equal(2, 1), orders=((("F", 0), ("B", 0)), (("B", 0), ("F", 0))))
     with pytest.raises(InvalidProblem, match="stage 1 does not run each of 2 microbatches"):
         replace(equal(2, 2), orders=(equal(2, 2).orders[0], (("F", 0), ("B", 0))))
-    chain = Chain((replace(BLOCK, beside_bytes=5), BLOCK), 10)
-    with pytest.raises(InvalidProblem, match="beside_bytes 5 would have to be"):
-        Pipeline(chain, (0, 0), (100,), SCHEDULES["1f1b"](1, 1))
     crossed = ((("F", 0), ("F", 1), ("B", 1), ("B", 0)), (("F", 0), ("B", 0), ("F", 1), ("B", 1)))
     waits = replace(equal(2, 2), orders=(crossed[0], crossed[1]))
     assert solve(waits).time > 0  # slow, but it ends
