@@ -18,6 +18,7 @@ from scheduler.common.errors import (
 from scheduler.common.text import did_you_mean, shown
 from scheduler.common.units import parse_bytes
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.layer import LayerCost
 from scheduler.costs.readers import as_costs
 from scheduler.pipeline.plan import PipelinePlan, Stage
 from scheduler.planning.certify import certified
