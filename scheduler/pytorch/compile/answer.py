@@ -9,7 +9,10 @@ from scheduler.common.errors import InfeasibleBudget, NoPlanFound
 from scheduler.common.text import format_bytes, format_smallest
 from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
+from scheduler.pytorch.compile.layered import Layered
 from scheduler.report.tables import format_percent
+
+_SEARCHED = 120  # free operations of a graph of layers that is still searched as a whole
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,10 @@ def choose(
 ) -> Answer:
     """The choice of least time within `budget` bytes.
 
-    What is not proven is the best of `ladder` and of `others`, even where the search found better:
-    so that it does not depend on the budget, and a larger one never makes it slower.
+    A graph of layers is solved by them (`Layered`), and searched as a whole only where that leaves
+    a gap and the graph is small. What is not proven is the best of the layers' choices, of `ladder`
+    and, but for large graphs of layers, of `others`, even where the search found better: so that it
+    does not depend on the budget, and a larger one never makes it slower.
 
     `effort` is CP-SAT's deterministic seconds for each of at most two searches. `others`: more
     choices, whatever the budget, asked for where the search ends without a proof.
@@ -120,26 +125,52 @@ def choose(
     everything = play(graph, graph.free)
     if everything.peak_bytes <= budget:
         return Answer(everything, True, everything.again_time)
-    rungs = ladder(graph)
-    start = _fitting(rungs, budget)
+    layered = Layered.of(graph)
+    pool: list[StepChoice] = []
+    bound = 0
+    if layered is not None:
+        bound = layered.least_time(budget) or 0
+        if choice := layered.choice(budget):
+            pool.append(choice)
+            if choice.again_time <= bound:
+                return Answer(choice, True, bound)
+    pool = front([*pool, *ladder(graph)])
+    start = _fitting(pool, budget)
     if start is not None and start.again_time == everything.again_time:
         return Answer(start, True, start.again_time)  # nothing runs again that need not
-    found, proven, bound = quickest(graph, budget, start, effort)
+    if layered is not None and len(graph.free) > _SEARCHED:
+        return _of_layers(layered, pool, budget, bound)
+    found, proven, searched = quickest(graph, budget, start, effort)
+    bound = max(bound, searched)
     if found is not None and proven:
         return Answer(found, True, found.again_time)
     if not proven:
-        pool = front([*rungs, *others()])
+        pool = front([*pool, *others()])
         best = _fitting(pool, budget) or found
         if best is not None:
             # Where the bound meets what another method found, that is the proof.
             return Answer(best, best.again_time <= bound, min(bound, best.again_time))
-        rungs = pool
-    least, sure = smallest(graph, rungs[0], effort)
+    least, sure = smallest(graph, pool[0], effort)
     if least.peak_bytes <= budget:
         return Answer(least, False, min(bound, least.again_time))
     if sure:
         raise InfeasibleBudget(budget, least.peak_bytes, least.set_by)
-    raise NoPlanFound(
+    raise _not_found(budget, least)
+
+
+def _of_layers(layered: Layered, pool: list[StepChoice], budget: int, bound: int) -> Answer:
+    """The best of what is known of a graph that is too large to be searched as a whole."""
+    best = _fitting(pool, budget)
+    if best is not None:
+        return Answer(best, best.again_time <= bound, min(bound, best.again_time))
+    least = min([pool[0], layered.smallest() or pool[0]], key=lambda choice: choice.peak_bytes)
+    if least.peak_bytes <= layered.least_peak():
+        raise InfeasibleBudget(budget, least.peak_bytes, least.set_by)
+    raise _not_found(budget, least)
+
+
+def _not_found(budget: int, least: StepChoice) -> NoPlanFound:
+    return NoPlanFound(
         f"found no choice of what to keep within {format_bytes(budget)}: the smallest peak found "
         f"is {format_smallest(least.peak_bytes)}, set by {least.set_by}; "
         "give that much, or a larger effort"

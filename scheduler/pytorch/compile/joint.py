@@ -7,7 +7,7 @@ nothing and keeps what it looks into alive. Operations whose results are all vie
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from scheduler.pytorch.observe.tracker import storage_bytes
 
 # A kernel turns a number among its arguments into a tensor: 8 bytes, and 4 in another type.
 _NUMBERS = 16
+
+_MOST_TIME = 2**52
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class _Reader:
     def __init__(self, graph: Graph, info: Any, cost: Roofline | Callable[[Node], float]) -> None:
         self.graph = graph
         self.info = info
+        self.forward = frozenset(info.required_fw_nodes)  # torch hands out a list
         self.cost = cost
         self.ids: dict[int, int] = {}
         self.sizes: list[int] = []
@@ -106,11 +109,12 @@ class _Reader:
                     late.append(op)
                 if not op.forward and node not in self.info.tangents_closure:
                     backward.append(node)
+        first = _in_range([op for op, _ in early])
         step = StepGraph(
-            tuple(op for op, _ in early),
+            first,
             tuple(late),
             tuple(self.sizes),
-            self._returned(self.info.required_fw_nodes),
+            self._returned(self.forward),
             self._returned(self.info.required_bw_nodes),
             self.held,
             self.held_backward,
@@ -128,7 +132,7 @@ class _Reader:
         }
         border = next((at for at, node in enumerate(nodes) if node in readers), len(nodes) - 1)
         for node in nodes[border:]:
-            if node in self.info.required_fw_nodes:
+            if node in self.forward:
                 raise UnsupportedModel(
                     f"operation {node.name!r} of the forward stands behind the first of the "
                     "backward, which torch.compile's graphs do not do otherwise; compile without "
@@ -173,7 +177,7 @@ class _Reader:
                 makes.append(self.ids[key])
         if not makes and not is_mutable(node.target):
             return None
-        forward = node in self.info.required_fw_nodes
+        forward = node in self.forward
         fixed: Any = None
         if early and forward:
             if _recompute_tag(node):
@@ -196,6 +200,16 @@ class _Reader:
         """Femtoseconds, at least 1."""
         seconds = _seconds(node, self.cost) if isinstance(self.cost, Roofline) else self.cost(node)
         return max(1, round(seconds * 1e15))
+
+
+def _in_range(ops: list[JointOperation]) -> tuple[JointOperation, ...]:
+    """With times that add up to what solvers can count, whatever unit they are given in."""
+    step = max(1.0, sum(op.time for op in ops) / _MOST_TIME)
+    return (
+        tuple(ops)
+        if step == 1
+        else tuple(replace(op, time=max(1, round(op.time / step))) for op in ops)
+    )
 
 
 def _seconds(node: Node, roofline: Roofline) -> float:
