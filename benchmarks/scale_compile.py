@@ -5,9 +5,9 @@ played (tests/pytorch/compile hold that play to what torch's allocator measures)
 budgets that are shares of keep-all's peak: seconds to choose, what runs again as a share of the
 forward's time, what is proven. Then each of torch's solvers at its own shares: seconds, its peak,
 what it runs again, and what ours does with that peak as its budget; the last two columns are the
-same of the FLOPs that torch counts, which are all that its solvers minimise. Seconds are of the CPU.
+same of the FLOPs that torch counts, which are all that its solvers minimise. Seconds are the CPU's.
 
-    PYTHONPATH=. python benchmarks/scale_compile.py [LAYERS ...] [--torch SHARE ...] [--solvers S ...]
+    PYTHONPATH=. python benchmarks/scale_compile.py [LAYERS ...] [--torch SHARE ...] [--solvers S …]
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def traced(layers: int, look: Any) -> None:
         look(graph, info)
         raise _Traced
 
-    partitioners.choose_saved_values_set = looking
+    partitioners.choose_saved_values_set = looking  # type: ignore[assignment]
     torch._dynamo.reset()
     try:
         compiled = torch.compile(Decoder(layers, width=64, words=256), backend=BACKEND)
@@ -108,7 +108,7 @@ def rows(layers: int, shares: list[float], solvers: list[str]) -> Iterator[list[
         for share in shares:
             for solver in solvers:
                 theirs, seconds = own(joint, graph, info, solver, share)
-                ours = choose(step, theirs.peak_bytes, 2.0).choice
+                quickest = choose(step, theirs.peak_bytes, 2.0).choice
                 flops = choose(counted.step, theirs.peak_bytes, 2.0).choice
                 lines.append(
                     [
@@ -117,7 +117,7 @@ def rows(layers: int, shares: list[float], solvers: list[str]) -> Iterator[list[
                         f"{seconds:.1f}",
                         format_bytes(theirs.peak_bytes),
                         again(step, theirs),
-                        again(step, ours),
+                        again(step, quickest),
                         "",
                         again(counted.step, theirs),
                         again(counted.step, flops),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UnsupportedModel,
     )
     from scheduler.costs import ComputeCosts, CostGraph, LayerCost, NodeCost
+    from scheduler.pipeline import solve_pipeline
     from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 else:
@@ -40,8 +41,8 @@ else:
         return sorted({*globals(), *__all__, *_PACKAGES})
 
 
-_HOMES = ("common.errors", "costs", "plans.plan", "api")
-_PACKAGES = ("api", "costs", "export", "plans")
+_HOMES = ("common.errors", "costs", "plans.plan", "api", "pipeline")
+_PACKAGES = ("api", "costs", "export", "pipeline", "plans")
 
 __all__ = [
     "ComputeCosts",
@@ -65,4 +66,5 @@ __all__ = [
     "frontier",
     "solve",
     "solve_by_length",
+    "solve_pipeline",
 ]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from solvers.solution import PlanClass, Report, Solution, Unsuitable
+
+PAUSE = 0.05
+"""Seconds between two looks at the clock."""
+
+_T = TypeVar("_T")
+
+
+def _nobody() -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,45 @@ class Limits:
     start: Any = None
     report: Report | None = None
     interrupted: Callable[[], bool] | None = None
+
+    def left(self, start: float) -> float | None:
+        """Seconds that are left of the time limit, of what began at `start`."""
+        limit = self.time_limit
+        return None if limit is None else max(0.0, start + limit - time.monotonic())
+
+    def run(
+        self, work: Callable[[], _T], stop: Any, start: float, tell: Callable[[], None] = _nobody
+    ) -> _T:
+        """What `work` returns, in a thread of its own that is told to stop when a limit comes.
+
+        Parameters
+        ----------
+        work
+            Looks at `stop` now and then, and returns soon when it is set.
+        stop
+            An array of one flag.
+        start
+            When it all began, by the monotonic clock.
+        tell
+            Called now and then.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            As Ctrl-C comes; the work has come to an end then.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(work)
+            try:
+                while True:
+                    if self.left(start) == 0 or (self.interrupted and self.interrupted()):
+                        stop[0] = True
+                    tell()
+                    if wait([working], PAUSE).done:
+                        return working.result()
+            except BaseException:
+                stop[0] = True
+                raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from scheduler.memory.fitting.fit import Fit
 from scheduler.memory.fitting.fit import fit as fit_model
 from scheduler.memory.fitting.sqrt import explain
 from scheduler.memory.recipe import Lora
+from scheduler.planning.request import Budget
 
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
 _FLAGS = {option.argument: option.flag for option in OPTIONS} | {"flops_efficiency": "efficiency"}
@@ -62,23 +63,23 @@ def _fitted(arguments: Namespace, *, search: bool = False) -> Fit:
     return fit_model(_model(arguments), **_given(arguments), budget=budget, search=search)
 
 
-def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[int, str]:
-    """What comes off the budget with `reserved` bytes more, and what it is for, in words.
+def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[Budget, str]:
+    """The budget and what comes off it with `reserved` bytes more; what that is for, in words.
 
     Without the state where that is left out.
     """
     parts = [found.reserved_for] if state else [f"margin {format_bytes(found.margin_bytes)}"]
     parts += [f"reserved {format_bytes(reserved)}"] if reserved else []
     size = (found.reserved_bytes if state else found.margin_bytes) + reserved
-    return size, ", ".join(parts)
+    return found.setting_aside(size), ", ".join(parts)
 
 
-def aside_line(found: Fit, size: int, what: str, *, state: bool) -> str:
+def aside_line(found: Fit, size: Budget, what: str, *, state: bool) -> str:
     """What of the budget is set aside, in a line."""
-    left = found.budget_bytes - size
+    left = size.available
     return (
-        f"{found.shape.name}, {found.state.recipe}: of {format_both(found.budget_bytes)}, "
-        f"{found.training.gpu.name}, {format_bytes(size)} are set aside ({what})"
+        f"{found.shape.name}, {found.state.recipe}: of {format_both(size.asked)}, "
+        f"{found.training.gpu.name}, {format_bytes(size.reserved)} are set aside ({what})"
         f"{'' if state else '; the state is left out (--state none)'}; "
         f"{format_bytes(left) if left > 0 else 'nothing'} is left for the step"
     )

@@ -26,11 +26,27 @@ def read(path: str, what: str, error: type[SchedulerError] = InvalidCosts) -> tu
     from scheduler.common.files import decoded, read_text
 
     if path != "-":
+        if error is InvalidCosts:
+            _refuse_a_name(path, what)
         return read_text(path, what, error), path
     try:
         return decoded(sys.stdin.buffer.read(), "standard input", what, error), "standard input"
     except OSError as cause:
         raise error(f"cannot read standard input: {cause.strerror or cause}") from cause
+
+
+def _refuse_a_name(path: str, what: str) -> None:
+    """Raise where no file but an example or a model is called so."""
+    from os.path import exists
+
+    from scheduler.costs.costgraph import CostGraph
+    from scheduler.memory.shape.load import shape_names
+
+    if exists(path):
+        return
+    for option, names in (("example", CostGraph.example_names()), ("model", shape_names())):
+        if path.lower() in names:
+            raise InvalidCosts(f"there is no {what} {path!r}; did you mean --{option} {path}?")
 
 
 def read_costs(path: str, **around: Any) -> Costs:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
     from scheduler.costs.readers import Costs
+    from scheduler.planning.request import Budget
     from solvers.problem import Problem
 
 SIZE = "as in 40GB (40·10⁹ bytes), 40GiB (40·2³⁰) or a number of bytes"
@@ -142,7 +143,7 @@ class Asked(NamedTuple):
     """
 
     costs: Costs
-    budget: str | None = None
+    budget: str | Budget | None = None
     reserved: str = "0"
     reserved_for: str = ""
     line: str = ""
@@ -207,11 +208,11 @@ def _of_model(arguments: Namespace) -> Asked:
     more = parse_bytes(asked, what="reserved", allow_zero=True)
     check_unit("reserved", None, asked, more, lambda: found.peak_bytes)
     size, what = set_aside(found, more, state=state)
-    if "budget" in arguments and size >= found.budget_bytes:
-        least = found.smallest_budget_bytes - found.reserved_bytes + size
-        raise InfeasibleBudget(found.budget_bytes, least, found.set_by, size, reserved_for=what)
+    if "budget" in arguments and size.available <= 0:
+        least, reserved = size.smallest(found.least_bytes), size.reserved
+        raise InfeasibleBudget(size.asked, least, found.set_by, reserved, reserved_for=what)
     line = aside_line(found, size, what, state=state)
-    return Asked(found.costs, f"{found.budget_bytes}B", f"{size}B", what, line)
+    return Asked(found.costs, size, reserved_for=what, line=line)
 
 
 def refuse_around(arguments: Namespace, why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.common.text import format_both, format_bytes, format_exact, more_than_budget
+from scheduler.common.text import format_both, format_bytes, format_smallest
 
 __all__ = [
     "BUG",
@@ -112,8 +112,7 @@ class InfeasibleBudget(SchedulerError):
         )
 
     def _smallest(self) -> str:
-        smallest = self.smallest_budget_bytes
-        return f"{format_exact(smallest)}{more_than_budget(smallest, self.budget_bytes)}"
+        return format_smallest(self.smallest_budget_bytes, self.budget_bytes)
 
     def __reduce__(self) -> tuple[type[InfeasibleBudget], tuple[object, ...]]:
         # The default passes the finished sentence back as the first argument.

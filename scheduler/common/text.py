@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 _UNITS = tuple((1000**n, 1024**n, "KMGTP"[n - 1]) for n in (5, 4, 3, 2, 1))
@@ -11,36 +12,45 @@ _UNITS = tuple((1000**n, 1024**n, "KMGTP"[n - 1]) for n in (5, 4, 3, 2, 1))
 _TIMES = ("ns", "us", "ms", "s")
 
 
-def format_bytes(n: int) -> str:
+def format_bytes(n: int, *, up: bool = False) -> str:
     """`n` bytes as torch prints sizes: ``3.258 GiB``, ``64.00 KiB``, ``512 B``.
 
-    Beyond what it prints there are TiB and PiB.
+    Beyond what it prints there are TiB and PiB. With `up` no size that is printed is less.
     """
     for _, size, letter in _UNITS:
         if abs(n) >= size:
-            return f"{figures(n / size)} {letter}iB"
+            return f"{_of_unit(n, size, up)} {letter}iB"
     return f"{n} B"
 
 
-def format_both(n: int) -> str:
-    """`n` bytes in decimal and binary units: ``40.00 GB (37.25 GiB)``, ``1.000 GB (953.7 MiB)``."""
+def format_both(n: int, *, up: bool = False) -> str:
+    """`n` bytes in decimal and binary units: ``40.00 GB (37.25 GiB)``, ``1.000 GB (953.7 MiB)``.
+
+    `up` as of `format_bytes`.
+    """
     for decimal, _, letter in _UNITS:
         if abs(n) >= decimal:
-            return f"{figures(n / decimal)} {letter}B ({format_bytes(n)})"
+            return f"{_of_unit(n, decimal, up)} {letter}B ({format_bytes(n, up=up)})"
     return counted(n, "byte")
 
 
-def format_exact(n: int) -> str:
-    """`n` bytes to the last of them: ``2112 bytes (2.062 KiB)``, ``512 bytes``."""
-    text = counted(n, "byte")
-    return text if abs(n) < 2**10 else f"{text} ({format_bytes(n)})"
+def format_smallest(n: int, budget: int | None = None) -> str:
+    """The smallest budget that does, so that what is printed does too.
+
+    Where it reads like the `budget` that was asked, also by how much it is more.
+    """
+    text = format_both(n, up=True)
+    if budget is None or n <= budget or text != format_both(budget, up=True):
+        return text
+    return f"{text}, {counted(n - budget, 'byte')} more than the budget"
 
 
-def more_than_budget(n: int, budget: int) -> str:
-    """``, 20 bytes more than the budget`` where the figures of both are the same, or nothing."""
-    if n <= budget or format_bytes(n) != format_bytes(budget):
-        return ""
-    return f", {counted(n - budget, 'byte')} more than the budget"
+def _of_unit(n: int, unit: int, up: bool) -> str:
+    text = figures(n / unit)
+    if not up:
+        return text
+    digits = 10 ** len(text.partition(".")[2])
+    return figures(-(-n * digits // unit) / digits)
 
 
 def format_time(value: float, unit: str) -> str:
@@ -84,6 +94,13 @@ def shown(value: object, longest: int = 60) -> str:
     """The repr of `value` on one line, cut where it would swamp a sentence."""
     text = " ".join(repr(value).splitlines())
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def first_sentence(error: Exception) -> str:
+    """The first sentence of what an error of somebody else's says, on one line, with its type."""
+    text = " ".join(str(error).split())
+    said = re.split(r"[.!?] +(?=[A-Z])", text, maxsplit=1)[0].rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:

@@ -174,6 +174,9 @@ class LayerCost:
         holds what it and those after it are handed until its backward is over. What kept layers
         hold as well is there throughout: a part of `input_bytes`, or of the saved set of the layer
         that made it. Of a graph all of it is there throughout.
+    state_bytes
+        Of a pipeline: what is resident of the layer on its stage's device, such as parameters, all
+        their gradients and the optimizer's state. Elsewhere it is reserved, not counted.
     recomputable
         False: the layer must be kept, as when no module wraps it.
     time_spread
@@ -211,6 +214,7 @@ class LayerCost:
     first_transient_bytes: int = field(default=0, metadata=BYTES)
     again_transient_bytes: int = field(default=0, metadata=BYTES)
     beside_bytes: int = field(default=0, metadata=BYTES)
+    state_bytes: int = field(default=0, metadata=BYTES)
     recomputable: bool = field(default=True, metadata=FLAG)
     time_spread: float = field(default=0.0, metadata=TIME)
 

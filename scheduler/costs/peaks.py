@@ -19,8 +19,8 @@ class Peaks:
     `left_bytes`: what a forward that keeps nothing leaves to others, in a container, on a module or
     as a leaf of its graph; while it runs again that may be there twice. `state_bytes`: of what its
     forward changes on its module, of which a checkpoint holds a copy; `copied_bytes`: of what it
-    could change, of which each forward in a checkpoint begins with a copy. `time_spread`: as of a
-    `LayerCost`.
+    could change, of which a first forward in a checkpoint begins with a copy. `time_spread`: as of
+    a `LayerCost`.
     """
 
     input_bytes: int
@@ -68,8 +68,13 @@ class Peaks:
     def ending_bytes(self, before: int, root: int) -> int:
         """Working memory of a forward that ends what runs again; the rest as of `cost`."""
         made = self.output_bytes + self.saved_bytes
-        peak = self.again_peak or max(self.forward_peak, made) + before
-        return max(peak - made, 0) + root + self.copied_bytes
+        peak = self.again_peak or max(self.forward_peak, made) + before + self.copied_again
+        return max(peak - made, 0) + root
+
+    @property
+    def copied_again(self) -> int:
+        """Bytes that a forward which is run again begins with a copy of: of what it does change."""
+        return min(self.copied_bytes, self.state_bytes)
 
     def cost(
         self,
@@ -107,7 +112,7 @@ class Peaks:
             backward_overlap_bytes=min(overlap, held + self.input_bytes * is_first, made),
             gradient_bytes=self.gradient_bytes,
             first_transient_bytes=first,
-            again_transient_bytes=before + root + self.copied_bytes,
+            again_transient_bytes=before + root + self.copied_again,
             input_saved=self.input_saved,
             output_saved=self.output_saved,
             recomputable=recomputable and self.repeatable,

@@ -105,9 +105,9 @@ def read_costs_text(text: str, source: str, given: _Given | None = None) -> Cost
     if is_csv(text, source):
         return read_csv(text, source, **given)
     value = parse_json(text, source, InvalidCosts)
-    if isinstance(value, list):
+    if isinstance(value, list) or _is_by_hand(value):
         try:
-            return CostGraph(as_layers(value), **given)
+            return _read(value, given)
         except InvalidCosts as error:
             raise InvalidCosts(f"{source}: {error}") from error
     if is_trace(value):
@@ -118,6 +118,12 @@ def read_costs_text(text: str, source: str, given: _Given | None = None) -> Cost
         )
     kind = ComputeCosts if ComputeCosts.kind.is_said_by(value) else CostGraph
     return kind.from_value(_with(given, value, kind), source)
+
+
+def _is_by_hand(value: Any) -> bool:
+    """Whether a JSON value has no schema, and is read as the mapping would be in Python."""
+    told = {"layers", "nodes", *is_needed(LayerCost)} - {"name"}
+    return isinstance(value, Mapping) and "schema" not in value and not told.isdisjoint(value)
 
 
 def _with(given: _Given, value: Any, kind: type[Costs]) -> Any:

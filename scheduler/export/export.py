@@ -10,6 +10,7 @@ from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.readers import as_any_costs
 from scheduler.export.exported import Exported, Source
+from scheduler.plans.lengths import check_plan
 from scheduler.plans.plan import Plan
 
 TARGETS = {
@@ -61,6 +62,7 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
     InfeasibleBudget
         Nothing that the target can express fits the plan's budget.
     """
+    check_plan(plan, "export(plan, target)", Plan)
     if not isinstance(target, str) or target not in TARGETS:
         hint = did_you_mean(target, TARGETS)
         *names, last = TARGETS

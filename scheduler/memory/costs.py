@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.layer import LayerCost
+from scheduler.costs.options.both import TiledOptions, drops_of_both, with_both
 from scheduler.costs.options.pareto import SeenOption
 from scheduler.costs.options.tiles import (
     Drops,
@@ -36,7 +37,7 @@ from scheduler.memory.simulate.beside import (
     unused_bytes,
 )
 from scheduler.memory.simulate.ends import embed
-from scheduler.memory.simulate.options import block_options
+from scheduler.memory.simulate.options import block_options, tiled_options
 from scheduler.memory.simulate.setting import HEAD, Setting, linears, setting
 from scheduler.memory.simulate.stacks import stacked
 from scheduler.memory.simulate.step import (
@@ -199,6 +200,7 @@ class _Kind:
     peaks: Peaks
     ways: list[SeenOption]
     tiles: tuple[Tile, ...]
+    both: tuple[TiledOptions, ...]
 
     @classmethod
     def of(cls, at: Setting, machine: Gpu, *, options: bool, least: int | None) -> _Kind:
@@ -206,12 +208,14 @@ class _Kind:
         seen = rehearse(block, at, machine)
         kept = block_kept(at, seen)
         ways = block_options(at, machine, kept, seen) if options else []
-        return cls(at, kept, seen.peaks, ways, block_tiles(at, machine, least, seen.peaks))
+        both = tiled_options(at, machine, kept, seen.peaks, least) if options else ()
+        return cls(at, kept, seen.peaks, ways, block_tiles(at, machine, least, seen.peaks), both)
 
     @property
     def each(self) -> list[Peaks]:
         """Whole, and in each number of tiles."""
-        return [self.peaks, *(tile.peaks for tile in self.tiles)]
+        tiled = (*self.tiles, *(each.tile for each in self.both))
+        return [self.peaks, *(tile.peaks for tile in tiled)]
 
     def cost(self, first: int, *again: int) -> LayerCost:
         """Its costs, with more bytes in its forwards as `Peaks.cost` takes them."""
@@ -220,7 +224,8 @@ class _Kind:
         one = replace(one, options=tuple(way.cost(self.peaks, *again) for way in self.ways))
         whole = _as_kept(self.peaks, self.kept, one.gradient_bytes)
         whole = replace(whole, saved_bytes=one.saved_bytes)
-        return with_tiles(one, whole, self.tiles, self.at.tiled, *again)
+        one = with_tiles(one, whole, self.tiles, self.at.tiled, *again)
+        return with_both(one, whole, self.both, *again)
 
 
 def _blocks(
@@ -231,7 +236,7 @@ def _blocks(
     first = first_input_bytes(at, kinds[blocks[0]].kept)
     every = {peaks for kind in kinds.values() for peaks in kind.each}
     alike: dict[tuple[Shape, bool], LayerCost] = {}
-    found, drops = [], {}
+    found, drops = [], dict[str, Drops]()
     for i, shape in enumerate(blocks):
         kind, key = kinds[shape], (shape, i > 0)
         if key not in alike:
@@ -242,7 +247,7 @@ def _blocks(
             )
         name, beside = f"{at.shape.stack}.{i}", let_go_bytes(at, i)
         found.append(replace(alike[key], name=name, beside_bytes=beside))
-        drops[name] = drops_of(kind.tiles)
+        drops[name] = {**drops_of(kind.tiles), **drops_of_both(kind.both)}
     return found, drops
 
 

@@ -105,14 +105,25 @@ GPUS = {
         _gpu("a100-80", 312, 2039, 80, 79.2),
         _gpu("a10", 125, 600, 24, 22.0),
         _gpu("a10g", 70, 600, 24, 22.0),
+        _gpu("a30", 165, 933, 24, 23.5),
         _gpu("a40", 149.7, 696, 48, 44.3),
+        _gpu("rtx-a4000", 76.7, 448, 16, 15.4),
+        _gpu("rtx-a5000", 111.1, 768, 24, 23.5),
         _gpu("rtx-a6000", 154.8, 768, 48, 47.4),
+        _gpu("rtx3060", 25.5, 360, 12, 11.7),
+        _gpu("rtx3080", 59.5, 760, 10, 9.7),
         _gpu("rtx3090", 71, 936, 24, 23.5),
+        _gpu("rtx3090ti", 80, 1008, 24, 23.5),
         _gpu("l4", 121, 300, 24, 22.0),
         _gpu("l40", 181.05, 864, 48, 44.3),
         _gpu("l40s", 362.05, 864, 48, 44.4),
         _gpu("rtx-6000-ada", 364.2, 960, 48, 47.4),
+        _gpu("rtx4060ti-16", 44.1, 288, 16, 15.4),
+        _gpu("rtx4070", 58.3, 504, 12, 11.7),
+        _gpu("rtx4070ti", 80.2, 504, 12, 11.7),
+        _gpu("rtx4070ti-super", 88.2, 672, 16, 15.4),
         _gpu("rtx4080", 97.5, 717, 16, 15.4),
+        _gpu("rtx4080-super", 104.4, 736, 16, 15.4),
         _gpu("rtx4090", 165.2, 1008, 24, 23.5),
         _gpu("h100", 989.4, 3350, 80, 79.2),
         _gpu("h100-pcie", 756, 2000, 80, 79.1),
@@ -123,6 +134,8 @@ GPUS = {
         _gpu("gb200", 2500, 8000, 186, 184.3),
         _gpu("b300", 2250, 8000, 288, 267.6),
         _gpu("rtx-pro-6000", 503.8, 1792, 96, 94.9),
+        _gpu("rtx5060ti-16", 47.4, 448, 16, 15.4),
+        _gpu("rtx5070", 61.7, 672, 12, 11.7),
         _gpu("rtx5070ti", 87.9, 896, 16, 15.4),
         _gpu("rtx5080", 112.6, 960, 16, 15.4),
         _gpu("rtx5090", 209.5, 1792, 32, 31.3),
@@ -183,6 +196,10 @@ gaudi2        OAM                 Intel at Hot Chips 2024; 2.46 TB/s            
 gaudi3        OAM                 the same; 3.67 TB/s                            1,835
 ============  ==================  =============================================  =================
 
+Other GeForce and RTX A cards, of which these do not print it, by the product that gives the printed
+ones to the digit: 512 FLOP a clock of an SM, of RTX A twice as many, times SMs, times the boost
+clock; the A30, 165 | 330 and 933 GB/s, by its data sheet.
+
 To torch an MI250 is two devices, and so it is here. GeForce cards have twice these FLOP/s where
 they accumulate in fp16, which training does not. The RTX PRO 6000's Server Edition has 1.6 TB/s,
 its Max-Q 438.9 TFLOPS. The B200 was announced with 192 GB and 8 TB/s; drivers
@@ -195,7 +212,8 @@ Memory as usable is no data-sheet figure but an estimate, to a tenth of a GiB: t
 torch's out-of-memory messages in public bug reports give for cards of that memory. In GiB: A100-40
 39.38 to 39.59, 80 GB cards 79.14 to 79.25, H100 NVL 93.02 to 93.11, H200 139.72 to 139.81, L40S
 44.39 to 44.53, near which A40 and L40 are taken to be, RTX A6000 and 6000 Ada 47.40 to 47.54, RTX
-3090 and 4090 23.52 to 23.65, A10 and L4 22.03 to 22.15, 16 GB cards 15.45 to 15.49, RTX 5090 31.36
+3090 and 4090 23.52 to 23.65, near which the A30 and A5000 are taken to be, 12 GB cards 11.76, 10 GB
+9.78, A10 and L4 22.03 to 22.15, 16 GB cards 15.45 to 15.49, RTX 5090 31.36
 to 31.37, RTX PRO 6000 94.97, B200 178.35, GB200 184.31, B300 267.69, MI200 63.98,
 MI300X 191.69 to 191.98, MI325X 255.69 to 255.98, MI350 287.98, Gaudi 2 94.62;
 Gaudi 3 is taken to have the same share of its memory. Driver, MIG and error correction
@@ -208,6 +226,7 @@ _VENDORS = re.compile(r"nvidia|geforce|amd|instinct|intel|sxm\d?|(?<=\d)gb\b|[^a
 _APPLE = re.compile(r"apple.*|mps|mac.*|m[1-9](pro|max|ultra)?")
 _LEAST = {"flops": 1e11, "bandwidth": 1e9}
 """What no GPU is below: TFLOPS or GB a second that were written as they are."""
+_LEAST_MEMORY = 10**8
 
 
 def load_gpu(name: str | Gpu) -> Gpu:
@@ -268,6 +287,10 @@ def _described(text: str) -> Gpu:
         memory = parse_bytes(values["memory"], what="the memory of gpu")
     except InvalidBudget as error:
         raise InvalidRecipe(str(error), argument="gpu") from error
+    if memory < _LEAST_MEMORY:
+        said = values["memory"]
+        near = f"; did you mean {said}GB?" if said.isdecimal() else ""
+        raise InvalidRecipe(Argument("gpu"), f" has memory={said}, less than any GPU{near}")
     speeds = [_speed(key, values[key]) for key in _LEAST]
     return Gpu(text, speeds[0], speeds[1], memory, memory)
 

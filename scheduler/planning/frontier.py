@@ -257,10 +257,11 @@ class Frontier(InNotebooks, Sequence[tuple[int, float]]):
             reserved_bytes=0 if plan is None else plan.reserved_bytes,
         )
 
-    def table(self, most: int, width: int = WIDTH) -> str:
+    def table(self, most: int, width: int = WIDTH, available: int | None = None) -> str:
         """A table of at most `most` points, evenly chosen, the ends among them, and what failed.
 
-        Its lines have at most `width` characters.
+        Its lines have at most `width` characters. Where so many bytes are `available`, it says
+        which points they are enough for.
         """
         shown = spread(self.points, most)
         header = ["peak", "of keep-all", "time", "overhead"]
@@ -277,6 +278,10 @@ class Frontier(InNotebooks, Sequence[tuple[int, float]]):
             header += ["gap", "optimal in class"]
             for row, plan in zip(rows, spread(self.plans, most), strict=True):
                 row += [format_percent(plan.gap), plan.optimal_in or "not proven"]
+        if available is not None:
+            header.append("fits")
+            for row, (peak, _) in zip(rows, shown, strict=True):
+                row.append("yes" if peak <= available else "no")
         notes = [f"{why[0].upper()}{why[1:]}." for _, why in self.failed]
         if self.interrupted:
             notes.append("Interrupted: larger budgets were not tried.")

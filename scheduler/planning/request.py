@@ -20,15 +20,37 @@ from solvers.solution import PlanClass, Report
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget as it was asked for, and what of it is reserved; all in bytes."""
+    """A budget as it was asked for, and what of it is reserved; all in bytes.
+
+    Of a larger budget more is reserved where some `percent` of it are a part of the reserve.
+    """
 
     asked: int
     reserved: int = 0
+    percent: int = 0
 
     @property
     def available(self) -> int:
         """What a plan may use."""
         return self.asked - self.reserved
+
+    def smallest(self, needed: int) -> int:
+        """The smallest budget that leaves `needed` bytes beside what is then reserved."""
+        return (needed + self._fixed - 1) * 100 // (100 - self.percent) + 1
+
+    def at(self, asked: int) -> Budget:
+        """Another budget for the same."""
+        return Budget(asked, self._fixed + percent_of(asked, self.percent), self.percent)
+
+    @property
+    def _fixed(self) -> int:
+        """What is reserved of every budget."""
+        return self.reserved - percent_of(self.asked, self.percent)
+
+
+def percent_of(size: int, percent: int) -> int:
+    """Whole bytes of so many percent of a size."""
+    return size * percent // 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,7 @@ def read_budget(
     """The budget and the reserve in any of their spellings.
 
     With a problem, numbers are held against what it takes to keep everything: see `check_unit`.
+    A `Budget` is itself.
 
     Raises
     ------
@@ -78,6 +101,8 @@ def read_budget(
         The budget is missing, given twice, no size or in no unit that can be meant, or nothing is
         left of it beside the reserve.
     """
+    if isinstance(budget, Budget):
+        return budget
     asked = resolve_budget(budget_gb, budget)
     kept = resolve_reserved(reserved_gb, reserved)
     if problem is not None:

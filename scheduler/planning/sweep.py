@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from scheduler.common.errors import NoPlanFound
-from scheduler.common.text import format_both, format_exact
+from scheduler.common.text import format_both, format_smallest
 from scheduler.planning.request import Budget
 from solvers.problem import Problem
 from solvers.solution import PlanClass, Solution
@@ -105,10 +105,10 @@ class Sweep(Trades):
         """
         fitting = [each for each in self.swept if each.solution.peak_bytes <= size.available]
         if not fitting:
-            smallest = min(each.solution.peak_bytes for each in self.swept) + size.reserved
+            smallest = size.smallest(min(each.solution.peak_bytes for each in self.swept))
             raise self._below(size) or NoPlanFound(
                 f"the sweep has no plan within a budget of {format_both(size.asked)}: its smallest "
-                f"needs {format_exact(smallest)}; solve for this budget"
+                f"needs {format_smallest(smallest)}; solve for this budget"
             )
         best = min(fitting, key=lambda each: (each.solution.time, each.solution.peak_bytes))
         above = [each.solution for each in self.swept if each.budget >= size.available]

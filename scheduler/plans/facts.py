@@ -190,10 +190,11 @@ class PlanFacts:
         """How often each layer's forward is entered in one step, or each node computed.
 
         Once more for a layer kept under an option, whose forward its backward runs again in part;
-        not for one in tiles, whose backward runs what is in tiles again, and not the layer.
+        not for one in tiles alone, whose backward runs what is in tiles again, and not the layer.
         """
         counts = zip(self.layers, self.schedule.counts(len(self.layers)), strict=True)
-        return {name: count - (name in self.tiles) for name, count in counts}
+        alone = self.tiles.keys() - self.policies.keys()
+        return {name: count - (name in alone) for name, count in counts}
 
     def replay(self, costs: object = None) -> PlanReplay:
         """Execute the plan on its costs, tensor by tensor.

@@ -294,6 +294,15 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
         return Lengths(self.name, points, plan.budget_bytes, plan.reserved_bytes)
 
 
+def check_plan(plan: object, call: str, kinds: Any = (Plan, PlansByLength)) -> None:
+    """Raise `InvalidPlan` where something else is in a plan's place; `call`: what to write."""
+    if not isinstance(plan, kinds):
+        raise InvalidPlan(
+            f"got {type(plan).__name__} in the place of the plan, which solve or Plan.load gives; "
+            f"write {call}"
+        )
+
+
 def _checked(lengths: Iterable[object]) -> tuple[int, ...]:
     try:
         return check_lengths(lengths)

@@ -7,11 +7,11 @@ from typing import overload
 
 from torch import nn
 
-from scheduler.plans.lengths import PlansByLength
+from scheduler.plans.lengths import PlansByLength, check_plan
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
 from scheduler.pytorch.checkpointing.followed import ByLength, FollowedModel
-from scheduler.pytorch.checkpointing.kind import check_plan, within
+from scheduler.pytorch.checkpointing.kind import within
 from scheduler.pytorch.graph.apply import apply_layers
 from scheduler.pytorch.graph.trace import is_traced
 from scheduler.pytorch.model.wrappers import bare

@@ -97,9 +97,10 @@ def _any(graph: Graph, budget: int, limits: Limits) -> _Solved:
 def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
     """Graphs without a backward part: the order matters more than what is run again.
 
-    First an order of small peak; where that is not enough, the better of what can be done in it
-    and in the given one. Both claim what they prove for their own order only, so a small graph goes
-    on to the search over all schedules.
+    First an order of small peak; where that is not enough, an annealing of order and runs together,
+    and what can be done in its order; where it finds nothing, in that of small peak and in the
+    given one. Each claims what it proves for its own order only, so a small graph goes on to the
+    search over all schedules.
     """
     from solvers.graph.heuristics.order import original_schedule, reordered
 
@@ -109,17 +110,35 @@ def _in_free_order(graph: Any, budget: int, limits: Limits) -> _Solved:
     if search.over:
         return search.solution()
     order = work.order(search)
+    steps: tuple[int, ...] | None = None
+
+    def anneal(search: Search) -> None:
+        nonlocal steps
+        steps = work.any_order(search, order)
+
+    if not search.over:
+        search.run(anneal)
     if search.over:
         return search.solution()
+    if steps is not None:
+        order = tuple(dict.fromkeys(steps))
     left = search.remaining()
-    half = replace(limits, time_limit=None if left is None else left / 2)
-    inner = Search(lower(reordered(graph, order)), budget, PlanClass.STAGED, half)
-    _begin(inner, None)
+    if steps is None and left is not None:
+        left /= 2
+    inner = Search(
+        lower(reordered(graph, order)),
+        budget,
+        PlanClass.STAGED,
+        replace(limits, time_limit=left),
+    )
+    place = {v: k for k, v in enumerate(order)}
+    _begin(inner, Nodes(tuple(place[v] for v in steps)) if steps else None)
     inner.run(work.find_best)
-    if not search.over:
+    search.stopped = search.stopped or inner.stopped
+    if steps is None and not search.over:
         search.run(work.find_best)
     found: _Solved | None = None
-    if inner.time is not None and (search.time is None or inner.time < search.time):
+    if inner.time is not None and (search.time is None or inner.time <= search.time):
         result: Solution[Any] = inner.solution()
         found = replace(result, schedule=Nodes(original_schedule(order, result.schedule.steps)))
     elif search.time is not None:

@@ -46,6 +46,23 @@ class Actions(Schedule):
         """The operations in the order of their first run: (is it a backward, which layer)."""
         return tuple(dict.fromkeys((isinstance(step, Backward), step.layer) for step in self.steps))
 
+    def turned_at_once(self, length: int) -> list[Actions]:
+        """The same with nothing between the last layer's forward and its backward, in two ways.
+
+        None where nothing is: what runs there runs after both, or before.
+        """
+        last = length - 1
+        places = [i for i, step in enumerate(self.steps) if step.layer == last]
+        if len(places) != 2 or places[1] == places[0] + 1:
+            return []
+        begin, turn = places
+        before, both = self.steps[:begin], (self.steps[begin], self.steps[turn])
+        between, after = self.steps[begin + 1 : turn], self.steps[turn + 1 :]
+        return [
+            Actions((*before, *both, *between, *after)),
+            Actions((*before, *between, *both, *after)),
+        ]
+
     def has_own_order(self, length: int) -> bool:
         """Whether operations first run in another order than that of the graph."""
         forwards = [(False, i) for i in range(length)]

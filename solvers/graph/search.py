@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from solvers.graph.lowering import Operations, Run
-from solvers.graph.schedule import GraphSchedule
+from solvers.graph.schedule import Actions, GraphSchedule
 from solvers.methods import Limits
 from solvers.problem import Problem
 from solvers.replay import Replay
@@ -164,16 +164,18 @@ class Search:
         *,
         hint: Mapping[int, float] | None = None,
         watch: Watch | None = None,
+        seconds: float | None = None,
     ) -> Answer | None:
-        """What HiGHS says of a program; None when a limit comes first."""
+        """What HiGHS says of a program, in so many seconds; None when a limit comes first."""
         if self.over:
             return None
+        limits = [limit for limit in (seconds, self.remaining()) if limit is not None]
         # numpy and HiGHS are for those who have a program.
         from solvers.graph.milp import solve as solve_program
 
         return solve_program(
             program,
-            time_limit=self.remaining(),
+            time_limit=min(limits, default=None),
             threads=self.limits.threads,
             hint=hint,
             watch=watch,
@@ -205,6 +207,7 @@ class Search:
             late = self.remaining() == 0.0
             set_by = self.operations.action(operation)
             raise Infeasible(floor, set_by, None, proven, out_of_time=late)
+        self._turn_at_once(self._schedule, self._replay)
         time_ = self._replay.time
         return Solution(
             schedule=self._schedule,
@@ -214,6 +217,22 @@ class Search:
             plan_class=PlanClass.ANY if time_ == self.least else self.plan_class,
             note=self.note,
         )
+
+    def _turn_at_once(self, schedule: GraphSchedule, replay: Replay) -> None:
+        """Run nothing between the forward and the backward of the last layer, where that fits.
+
+        It may be a loss outside of what runs the schedule.
+        """
+        if not isinstance(schedule, Actions):
+            return
+        for other in schedule.turned_at_once(len(self._problem)):
+            try:
+                found = self._problem.replay(other)
+            except IllegalPlan:
+                continue
+            if found.peak_bytes <= self.budget and found.time == replay.time:
+                self._schedule, self._replay = other, found
+                return
 
     def _tell(self) -> None:
         if self.limits.report is not None:

@@ -145,6 +145,30 @@ def pareto(block: Block, most_points: int | None = None) -> Pareto:
     return Pareto((Choice(kept, size, whole - time) for kept, size, time in sets), loss)
 
 
+def convex(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices that are best at some price of a byte; the first and the last among them.
+
+    `choices` are in order, as `pareto` returns them. Many equal blocks, each of which may be kept
+    by another choice, do best with mixtures of these.
+    """
+    found: list[Choice] = []
+    for last in choices:
+        while len(found) > 1 and _above(found[-2], found[-1], last):
+            found.pop()
+        found.append(last)
+    return tuple(found)
+
+
+def _above(first: Choice, middle: Choice, last: Choice) -> bool:
+    """Whether a choice takes no less than a mixture of its neighbours."""
+    saved = middle.saved_bytes - first.saved_bytes, last.saved_bytes - first.saved_bytes
+    gained = (
+        first.recompute_time - middle.recompute_time,
+        first.recompute_time - last.recompute_time,
+    )
+    return gained[0] * saved[1] <= gained[1] * saved[0]
+
+
 def thin(choices: Sequence[Choice], most: int) -> Thinned:
     """At most `most` of the choices, so that the largest loss at any limit of bytes is least.
 

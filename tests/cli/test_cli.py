@@ -112,7 +112,7 @@ def test_a_budget_that_nothing_fits_is_status_3(capsys: Capture, tmp_path: Path)
     message = refused(capsys, *arguments, status=3)
     assert message == (
         "no plan fits a budget of 1.000 GB (953.7 MiB): the smallest feasible budget is "
-        "3498429440 bytes (3.258 GiB), set by the backward of '14'"
+        "3.499 GB (3.259 GiB), set by the backward of '14'"
     )
     assert not path.exists()
 
@@ -178,7 +178,7 @@ def test_compare_of_what_nothing_fits(capsys: Capture) -> None:
     assert "optimal        3.258 GiB    no" in out
     assert err == (
         "checkpoint-scheduler: error: no plan fits: the smallest feasible budget is "
-        "3498429440 bytes (3.258 GiB), set by the backward of '14'\n"
+        "3.499 GB (3.259 GiB), set by the backward of '14'\n"
     )
 
 
@@ -279,6 +279,9 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
             "both 'a.json' and --example gpt2-small",
         ),
         (("solve", "none.json", "--budget", "5GB"), "there is no cost file 'none.json'"),
+        (("solve", "llama-3-8b", "--budget", "5GB"), "did you mean --model llama-3-8b?"),
+        (("show", "gpt2-small"), "did you mean --example gpt2-small?"),
+        (("fit", "llama-3-8b"), "fit takes its model by an option: --model llama-3-8b"),
         (("show", "none.json"), "there is no cost or plan file 'none.json'"),
         (("show",), "no costs given"),
         (("solve", str(ROOT), "--budget", "5GB"), "is a directory, not a cost file"),

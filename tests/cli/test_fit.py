@@ -13,7 +13,8 @@ import pytest
 
 from scheduler import CostGraph, Plan, SchedulerError, solve
 from scheduler.cli.fit import parse_lora
-from scheduler.common.text import format_both, format_bytes, format_time
+from scheduler.common.text import format_both, format_bytes, format_smallest, format_time
+from scheduler.common.units import parse_bytes
 from scheduler.memory import Lora, costs_from_shape, fit
 from scheduler.memory.fitting.facts import default_margin
 from scheduler.memory.gpus import load_gpu
@@ -64,7 +65,7 @@ def test_fit_without_a_plan_is_status_3_and_says_all(capsys: Capture) -> None:
     assert record["plan"] is None
     assert record["limits"] is None
     assert "error: no plan fits a budget of 85.04 GB (79.20 GiB)" in err
-    assert str(record["smallest_budget_bytes"]) in err
+    assert f"is {format_smallest(record['smallest_budget_bytes'])}, set by" in err
     assert err.count("\n") == 1
 
 
@@ -335,6 +336,24 @@ def test_every_command_says_what_fit_says(capsys: Capture, tmp_path: Path, name:
         assert found.reserved_for in str(error)
         said = refused(capsys, "solve", *model, "--budget", f"{less}B", status=3)
         assert said.partition(", set by ")[0] == str(error).partition(", set by ")[0]
+
+
+@pytest.mark.parametrize("command", ["fit", "solve", "compare"])
+def test_the_budget_that_is_named_does(capsys: Capture, tmp_path: Path, command: str) -> None:
+    """As it is printed, in both units; the default margin, a share of the budget, grows with it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY_LLAMA))
+    model = (command, "--model", str(path), "--sequence", "256")
+    more = ("--reserved", "200MB") if command == "solve" else ()
+    named: list[set[str]] = []
+    less = "1GB"
+    for _ in range(2):
+        status, _, err = run(capsys, *model, *more, "--budget", less)
+        assert status == 3
+        named += map(set, re.findall(r"budget is ([0-9.]+ GB) \(([0-9.]+ GiB)\)", err))
+        less = f"{int(parse_bytes(max(named[0])) * 0.999)}B"
+    assert named[0] == named[1]
+    assert [run(capsys, *model, *more, "--budget", size)[0] for size in named[0]] == [0, 0]
 
 
 def test_defaults_are_those_of_fit(capsys: Capture) -> None:

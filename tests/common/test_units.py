@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from scheduler.common.errors import InfeasibleBudget, InvalidBudget, SchedulerError
-from scheduler.common.text import format_both, format_bytes, format_exact, format_time
+from scheduler.common.text import (
+    first_sentence,
+    format_both,
+    format_bytes,
+    format_smallest,
+    format_time,
+)
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget, resolve_reserved
 
 
@@ -290,15 +296,20 @@ def test_times_read_in_the_unit_that_suits(value: float, unit: str, text: str) -
     assert format_time(value, unit) == text
 
 
-def test_sizes_to_the_last_byte() -> None:
-    assert format_exact(2112) == "2112 bytes (2.062 KiB)"
-    assert (format_exact(10), format_exact(1)) == ("10 bytes", "1 byte")
+def test_what_is_named_as_the_smallest_does() -> None:
+    assert format_smallest(2112) == "2.112 KB (2.063 KiB)"
+    assert (format_smallest(10), format_smallest(1)) == ("10 bytes", "1 byte")
+    for size in (1000, 9_999_501, 99_996_000, 999_950_001, 999_999_999, 3 * 2**40, 3 * 2**40 + 1):
+        for text in format_smallest(size).rstrip(")").split(" ("):
+            assert size <= parse_bytes(text) <= size * 1.001 + 1
 
 
 def test_what_reads_the_same_is_told_apart() -> None:
     budget = 80 * 2**30
     error = InfeasibleBudget(budget, budget + 20, "a layer")
-    assert str(error).endswith("bytes (80.00 GiB), 20 bytes more than the budget, set by a layer")
+    assert str(error).endswith("is 85.90 GB (80.01 GiB), set by a layer")
+    close = InfeasibleBudget(80_000_000_001, 80_000_000_002, "a layer")
+    assert str(close).endswith("80.01 GB (74.51 GiB), 1 byte more than the budget, set by a layer")
     assert "more than the budget" not in str(InfeasibleBudget(budget, 2 * budget, "a layer"))
 
 
@@ -306,7 +317,7 @@ def test_infeasible_says_the_budget_the_smallest_and_what_sets_it() -> None:
     error = InfeasibleBudget(3 * 10**9, 3498429440, "the backward of 'head'")
     assert str(error) == (
         "no plan fits a budget of 3.000 GB (2.794 GiB): the smallest feasible budget is "
-        "3498429440 bytes (3.258 GiB), set by the backward of 'head'"
+        "3.499 GB (3.259 GiB), set by the backward of 'head'"
     )
     assert isinstance(error, SchedulerError)
     assert error.smallest_budget_bytes == 3498429440
@@ -323,3 +334,9 @@ def test_infeasible_names_the_reserve_and_the_method_and_survives_pickling() -> 
     assert less in str(beyond)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_what_errors_of_others_say_is_part_of_a_sentence() -> None:
+    error = RuntimeError("It failed at 1.5\nin here. Saved values are gone. Call it once.")
+    assert first_sentence(error) == "RuntimeError: It failed at 1.5 in here"
+    assert first_sentence(ValueError()) == "ValueError"

@@ -456,7 +456,17 @@ def test_every_form_takes_what_is_given_beside_it_before_it_is_checked(tmp_path:
     file.write_text(json.dumps({"schema": GRAPH.to_dict()["schema"], "layers": records}))
     expected = CostGraph(tuple(layers), 7, time_unit="us")
     beside: dict[str, Any] = {"input_bytes": 7, "time_unit": "us"}
-    forms: list[Any] = [layers, tuple(records), iter(layers), {"layers": records}, file, str(file)]
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"layers": records}))
+    forms: list[Any] = [
+        layers,
+        tuple(records),
+        iter(layers),
+        {"layers": records},
+        file,
+        str(file),
+        bare,
+    ]
     for obj in forms:
         assert as_costs(obj, **beside) == expected
     assert as_costs(graph, **beside).layers == expected.layers

@@ -8,14 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from scheduler import InvalidBudget, SchedulerError, solve
-from scheduler.common.text import format_bytes
+from scheduler.common.text import format_bytes, format_smallest
 from scheduler.memory import Fit, Lora, Recipe, Shape, fit, load_shape
 from scheduler.memory.errors import InvalidRecipe
+from scheduler.memory.fitting import peaks as peaks_module
 from scheduler.memory.fitting.facts import default_margin
 from scheduler.memory.fitting.peaks import moments, smallest_peak
 from scheduler.memory.fitting.search import largest, trained_positions
@@ -31,6 +34,8 @@ from scheduler.memory.shape.load import shape_names
 from scheduler.memory.state.optimizers import OPTIMIZERS
 from scheduler.memory.state.sizes import PRECISIONS
 from solvers.chain.uniform import best_integer_k, integer_peak, ratio_peak, ratio_rule, sqrt_saving
+from solvers.schedule import Forward
+from solvers.solution import Infeasible
 from tests.memory.memory_cases import TINY_LLAMA, keep_all_peak
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +159,16 @@ def test_the_smallest_budget_is_the_smallest() -> None:
     assert "does not fit" in repr(below)
 
 
+def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver takes it as the end of its time."""
+    found = tight()
+    ended = Infeasible(1, Forward(0, keep=True), plan_class=None, out_of_time=True)
+    solver = SimpleNamespace(solve=Mock(side_effect=ended))
+    monkeypatch.setattr(peaks_module, "METHODS", {"optimal": solver})
+    with pytest.raises(KeyboardInterrupt):
+        _ = found.smallest_budget_bytes
+
+
 def test_the_state_alone_may_be_too_much() -> None:
     found = fit("llama-3-70b", sequence=1024)
     assert found.available_bytes < 0
@@ -253,10 +268,13 @@ def test_what_helps_is_what_fit_finds_with_it(share: float, recipe: dict[str, An
         other = fit(SMALL, search=False, **(asked | changes))
         assert remedy.overhead == other.overhead
         assert remedy.smallest_budget_bytes == other.smallest_budget_bytes
-        ranks.append((other.plan is None, other.overhead or 0, other.smallest_budget_bytes))
+        more = "gpus" in changes
+        assert not more or ("(8 GPUs in place of 1): " in lines and remedy == found.remedies[-1])
+        if not more:
+            ranks.append((other.plan is None, other.overhead or 0, other.smallest_budget_bytes))
         less = format_bytes(found.smallest_budget_bytes - other.smallest_budget_bytes)
         if other.overhead is None:
-            effect = f"needs {format_bytes(other.smallest_budget_bytes)}, {less} less"
+            effect = f"needs {format_smallest(other.smallest_budget_bytes)}, {less} less"
             assert other.smallest_budget_bytes < found.smallest_budget_bytes
         else:
             effect = f"fits, {100 * other.overhead:.2f}% slower"
@@ -605,7 +623,7 @@ def test_the_columns_add_up() -> None:
     assert found.plan is not None
     needs = f"{format_bytes(found.plan.peak_bytes)} of the {format_bytes(found.available_bytes)}"
     assert f"the step needs {needs} left" in text
-    smallest = format_bytes(found.smallest_budget_bytes)
+    smallest = format_smallest(found.smallest_budget_bytes)
     assert f"the smallest feasible budget, state and margin included, is {smallest}" in text
 
 
@@ -886,6 +904,19 @@ def test_data_sheets() -> None:
         "rtx5080": (225.1 / 2, 960, 16),
         "rtx5090": (419 / 2, 1792, 32),
         # FLOP/s a clock of a compute unit, units, GHz; two dies in an MI250.
+        "a30": (330 / 2, 933, 24),
+        "rtx-a4000": (1.024 * 48 * 1.56, 448, 16),
+        "rtx-a5000": (1.024 * 64 * 1.695, 768, 24),
+        "rtx3060": (0.512 * 28 * 1.777, 360, 12),
+        "rtx3080": (0.512 * 68 * 1.71, 760, 10),
+        "rtx3090ti": (0.512 * 84 * 1.86, 1008, 24),
+        "rtx4060ti-16": (0.512 * 34 * 2.535, 288, 16),
+        "rtx4070": (0.512 * 46 * 2.475, 504.2, 12),
+        "rtx4070ti": (0.512 * 60 * 2.61, 504.2, 12),
+        "rtx4070ti-super": (0.512 * 66 * 2.61, 672.3, 16),
+        "rtx4080-super": (0.512 * 80 * 2.55, 736.3, 16),
+        "rtx5060ti-16": (0.512 * 36 * 2.572, 448, 16),
+        "rtx5070": (0.512 * 48 * 2.512, 672, 12),
         "mi210": (1.024 * 104 * 1.7, 1638.4, 64),
         "mi250": (1.024 * 208 * 1.7 / 2, 3276.8 / 2, 64),
         "mi250x": (1.024 * 220 * 1.7 / 2, 3276.8 / 2, 64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 
 from scheduler import CostGraph, Plan, frontier
 from scheduler.memory import costs_from_shape, fit
+from scheduler.plans.policies import chosen
 from scheduler.pytorch import profile, verify
+from solvers.schedule import Keep
 from tests.memory.models import batch_of, kind_of
 from tests.memory.test_profiled import config_of
+from tests.pytorch.models import plan_of
 
 torch: Any = import_module("torch")  # untyped here: these tests build models by name
 
@@ -76,6 +80,21 @@ def assert_same_tiles(ours: CostGraph, theirs: CostGraph, tokens: int) -> None:
             assert 0 <= backwards[0] - backwards[1] <= (0 if layer.recomputable else 8)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_results_are_kept_around_an_mlp_in_tiles(family: str) -> None:
+    sizes = {"n_layer" if family == "gpt2" else "num_hidden_layers": 2, "vocab_size": 256}
+    config = config_of(family, {"use_cache": False, **sizes})
+    model = kind_of(config).from_config(config).to(torch.bfloat16)
+    how: dict[str, Any] = {"precision": "bf16", "device": "cpu", "tiles": 32, "options": True}
+    costs = costs_from_shape(config.to_dict(), BATCH, 64, **how)
+    options = [o.name for o in costs.layers[1].options if o.tiles and o.keeps]
+    plan = plan_of(costs, [Keep(0), Keep(1, options[0]), Keep(2, options[-1]), Keep(3)])
+    plan = replace(plan, **chosen(costs, plan.schedule.options()))
+    found = verify(plan, model, batch_of(model, BATCH, 64))
+    assert found.ok, str(found)
+    assert 0.999 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
+
+
 def test_what_tiles_make_of_a_large_run() -> None:
     """At 80 GB whole heads leave every method at the same time, since the head alone is 57 GiB."""
     run: dict[str, Any] = {"gpu": "h100", "batch": 4, "sequence": 8192, "zero": 3, "gpus": 8}
@@ -86,6 +105,11 @@ def test_what_tiles_make_of_a_large_run() -> None:
     assert tiled.plan is not None
     assert tiled.plan.tiles
     assert tiled.plan.overhead < 0.9 * whole.plan.overhead
+    both = fit("llama-3-8b", budget_gb=80, search=False, **run, tiles=True, options=True).plan
+    assert both is not None
+    assert both.status == "optimal"
+    assert both.overhead <= 0.135
+    assert set(both.tiles) & set(both.policies)  # a block keeps results, its MLP in tiles
     remedies = fit("llama-3-8b", budget_gb=80, **run).remedies
     (named,) = [each for each in remedies if each.arguments[0].name == "tiles"]
     assert named.overhead == tiled.plan.overhead

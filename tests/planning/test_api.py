@@ -548,7 +548,7 @@ def test_compare_prints() -> None:
         (
             "uniform_50",
             "100B",
-            "No plan fits: the smallest feasible budget is 7340032 bytes (7.000 MiB), set by the "
+            "No plan fits: the smallest feasible budget is 7.341 MB (7.000 MiB), set by the "
             "backward of 's49'.",
         ),
         (
@@ -580,7 +580,7 @@ def test_exports() -> None:
     errors = {"InfeasibleBudget", "InvalidBudget", "InvalidCosts", "InvalidPlan", "SchedulerError"}
     others = {"UnknownMethod", "UnsuitableMethod", "UnsupportedModel"}
     names = {"solve", "frontier", "compare", "LayerCost", "CostGraph", "Plan"}
-    names |= {"solve_by_length", "PlansByLength"}
+    names |= {"solve_by_length", "PlansByLength", "solve_pipeline"}
     graphs = {"ComputeCosts", "NodeCost", "GraphPlan", "InfeasibleGraph", "NoPlanFound"}
     assert set(scheduler.__all__) == names | errors | others | graphs
 

@@ -32,6 +32,7 @@ from scheduler import (
     frontier,
     solve,
 )
+from scheduler.common.text import format_smallest
 from scheduler.costs.readers import Costs
 from scheduler.planning.comparison import Comparison, MethodRow
 from scheduler.planning.frontier import Frontier
@@ -215,13 +216,13 @@ def test_below_the_floor_the_operation_is_named() -> None:
     name = TR2.nodes[node].name
     assert message == (
         f"no plan fits a budget of 2.111 KB (2.062 KiB): the computation of {name!r} alone needs "
-        f"{floor} bytes (2.062 KiB), 1 byte more than the budget; give at least that much"
+        "2.112 KB (2.063 KiB); give at least that much"
     )
     with pytest.raises(InfeasibleBudget) as caught:
         solve(TR2, budget=floor + 99, reserved=100)
     error = caught.value
     assert error.smallest_budget_bytes == floor + 100
-    assert f"needs {floor + 100} bytes (2.160 KiB), the reserve included" in str(error)
+    assert "needs 2.212 KB (2.161 KiB), the reserve included" in str(error)
 
 
 def test_below_the_floor_of_layers() -> None:
@@ -258,16 +259,16 @@ def test_another_order_of_layers_may_need_less() -> None:
 def test_what_is_not_known_of_layers_is_of_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, infeasible(UNET.to_problem(), 9100, 5, None))
     message = sentence(NoPlanFound, solve, UNET, budget=9500)
-    assert "the floor in this order of layers is 9100 bytes" in message
+    assert "the floor in this order of layers is 9.100 KB" in message
     answer(monkeypatch, infeasible(UNET.to_problem(), 9100, 5, PlanClass.FORWARD))
     message = sentence(InfeasibleGraph, solve, UNET, budget=9500)
-    assert "proven: the floor in this order of layers is 9100 bytes" in message
+    assert "proven: the floor in this order of layers is 9.100 KB" in message
 
 
 def test_keeping_everything_needs_so_much() -> None:
     message = sentence(InfeasibleGraph, solve, TR2, budget=TR2_PEAK, reserved=1, method="keep-all")
     assert message.startswith("keeping everything does not fit a budget of ")
-    assert f"it needs {TR2_PEAK + 1} bytes" in message
+    assert f"it needs {format_smallest(TR2_PEAK + 1)}" in message
     assert message.endswith("method 'auto' may need less")
 
 
@@ -323,7 +324,7 @@ def test_nothing_found_and_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> No
     def message(**keywords: Any) -> str:
         return sentence(NoPlanFound, solve, TR2, budget=2500, **keywords)
 
-    unknown = "whether there is one is not known: the floor of all plans is 2112 bytes (2.062 KiB)"
+    unknown = "whether there is one is not known: the floor of all plans is 2.112 KB (2.063 KiB)"
     assert message(time_limit=2.5).startswith(
         f"no plan was found within a budget of 2.500 KB (2.441 KiB) in the time limit of 2.5 s; "
         f"{unknown}, set by the computation of "

@@ -42,6 +42,8 @@ def test_a_plan_changes_nothing(group: int) -> None:
         Draw(20632, "rows", (("spectral", "numpy"),), (0,) * 4, ("shell=model", "with=residual")),
         # Nobody asks for blocks to run again that save nothing.
         Draw(20021, "rows", (("numpy",), ("linear",)), (0, 1, 0), ("shell=model",)),
+        # Code around the blocks leaves its gradient where a block reads it.
+        Draw(21164, "rows", (("relay@tally", "mlp"),), (0,) * 4, ("shell=model", "share=block")),
     ],
 )
 def test_models_whose_plans_were_wrong(draw: Draw) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from scheduler.cli.io import say
 from scheduler.cli.modelargs import add_model, add_model_options
 from scheduler.cli.options import SIZE, option, others
+from scheduler.common.errors import SchedulerError
 
 HELP = "whether a training run fits a GPU, and what checkpointing makes of it"
 USAGE = "--model NAME"
@@ -20,6 +21,7 @@ _PATIENCE = 2.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
+    parser.add_argument("name", nargs="?", help=SUPPRESS)
     add_model(parser)
     option(parser, "--budget SIZE", f"default: the GPU's memory; {SIZE}")
     more = others(parser)
@@ -33,6 +35,8 @@ def run(arguments: Namespace) -> int:
     """Print one screen; status 3 when no plan fits."""
     from scheduler.cli.fit import fit
 
+    if arguments.name is not None:
+        raise SchedulerError(f"fit takes its model by an option: --model {arguments.name}")
     with _patience():
         return fit(arguments)
 

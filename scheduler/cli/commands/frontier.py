@@ -32,8 +32,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
     from scheduler.common.text import counted
-    from scheduler.common.units import parse_bytes
     from scheduler.planning.frontier import ROWS
+    from scheduler.planning.request import Budget
     from scheduler.report.tables import print_width, spread
 
     if arguments.points is not None and arguments.points < 1:
@@ -56,16 +56,16 @@ def run(arguments: Namespace) -> int:
     asked.say(arguments)
     if arguments.json:
         record = result.to_dict(points)
-        if asked.budget is not None:
-            record["budget_bytes"] = parse_bytes(asked.budget)
-            record["reserved_bytes"] = parse_bytes(asked.reserved, allow_zero=True)
+        if isinstance(asked.budget, Budget):
+            record["budget_bytes"] = asked.budget.asked
+            record["reserved_bytes"] = asked.budget.reserved
         print_json(record)
     elif arguments.csv:
         print_csv(result.values(points))
     else:
-        print(result.table(arguments.points or ROWS, print_width()))
-        if asked.budget is not None:
-            left = parse_bytes(asked.budget) - parse_bytes(asked.reserved, allow_zero=True)
+        left = asked.budget.available if isinstance(asked.budget, Budget) else None
+        print(result.table(arguments.points or ROWS, print_width(), left))
+        if left is not None:
             fitting = sum(peak <= left for peak, _ in result.points)
             print(f"Of these {counted(len(result), 'plan')} {fitting} fit what is left.")
     return 0

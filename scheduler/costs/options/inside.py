@@ -58,6 +58,8 @@ class Inside:
     stop
         Operations of the forward before the last tensor that autograd saves: a recomputation runs
         these, and stops.
+    tiled_time
+        Of what runs in tiles before that, in ms: no operation of it can be kept, and none is here.
     """
 
     forward: tuple[Operation, ...]
@@ -67,3 +69,4 @@ class Inside:
     output: int
     saved: frozenset[int]
     stop: int
+    tiled_time: float = 0.0

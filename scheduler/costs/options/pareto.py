@@ -16,7 +16,7 @@ from scheduler.costs.options.inside import Inside
 from scheduler.costs.options.policies import POLICIES
 from scheduler.costs.peaks import Peaks
 from solvers.problem import InvalidProblem
-from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
+from solvers.selection.pareto import Choice, Pareto, Thinned, choice, convex, pareto, thin
 from solvers.selection.problem import Block
 from solvers.selection.problem import Operation as Work
 
@@ -71,13 +71,19 @@ class SeenOption:
 
 
 def wanted(
-    inside: Inside, recompute_time: float, saved_bytes: int
+    inside: Inside,
+    recompute_time: float,
+    saved_bytes: int,
+    most: int = MOST_OPTIONS,
+    *,
+    by_hand: bool = True,
 ) -> tuple[tuple[Wanted, ...], float]:
     """The sets of results that may be worth keeping, each once; and what thinning them may lose.
 
-    They are at most `MOST_OPTIONS` of the Pareto set, after those that people choose by hand; there
-    are none for a block that changes what it is given. What is lost is the most, in ms, that the
-    best of the Pareto set that is left takes longer than the best of all of it, at any budget.
+    They are at most `most` of the Pareto set, after those that people choose by hand; there are
+    none for a block that changes what it is given. Half of them are the best for many blocks of one
+    kind, that is at some price of a byte. What is lost is the most, in ms, that the best of the
+    Pareto set that is left takes longer than the best of all of it, at any budget.
 
     Parameters
     ----------
@@ -88,7 +94,9 @@ def wanted(
     """
     if any(inside.given.intersection(operation.changes) for operation in inside.forward):
         return (), 0.0
-    block, whole = problem(inside, recompute_time), saved_bytes
+    own = sum(_times(inside)[: inside.stop])
+    tiled = recompute_time * inside.tiled_time / (own + inside.tiled_time or 1.0)
+    block, whole = problem(inside, recompute_time - tiled), saved_bytes
     if inside.output in inside.saved - inside.given:
         whole += inside.storage_bytes[inside.output]
     best = pareto(block)
@@ -96,17 +104,35 @@ def wanted(
     best = Pareto((each for each in best if each.saved_bytes < whole), best.gap_time)
     if not best:  # it saves nothing, or makes nothing that it saves
         return (), 0.0
-    thinned = thin(best, MOST_OPTIONS + 1)  # one keeps nothing: a checkpoint of the block
+    thinned = _thinned(best, most + 1)  # one keeps nothing: a checkpoint of the block
     found = tuple(
         Wanted(
             name,
             each.kept,
             tuple((inside.forward[i].name, inside.forward[i].call) for i in each.kept),
-            each.recompute_time / _TICKS,
+            each.recompute_time / _TICKS + tiled,
         )
-        for name, each in _named(inside, block, thinned.choices, whole)
+        for name, each in _named(inside, block, thinned.choices, whole, by_hand=by_hand)
     )
     return found, thinned.gap_time / _TICKS
+
+
+def _thinned(best: Pareto, most: int) -> Thinned:
+    """At most so many of the choices, half of them of those that are best at some price."""
+    if len(best) <= most or most < 4:
+        return thin(best, most)
+    half = thin(convex(best), most // 2).choices
+    for rest in range(most - len(half) + 2, 2, -1):  # the first and the last are in both
+        found = thin(best, rest)
+        both = sorted({*half, *found.choices}, key=lambda each: each.saved_bytes)
+        if len(both) <= most:
+            break
+    return Thinned(tuple(both), found.gap_time)
+
+
+def _times(inside: Inside) -> list[float]:
+    """Of each operation of the forward; a view takes none."""
+    return [0.0 if o.views and not (o.makes or o.changes) else o.time for o in inside.forward]
 
 
 def problem(inside: Inside, recompute_time: float) -> Block:
@@ -115,8 +141,7 @@ def problem(inside: Inside, recompute_time: float) -> Block:
     The clock reads more when each operation is timed by itself: the shares are taken from that,
     and the sum from the whole.
     """
-    views = [bool(o.views) and not (o.makes or o.changes) for o in inside.forward]
-    times = [0.0 if view else o.time for o, view in zip(inside.forward, views, strict=True)]
+    times = _times(inside)
     total = sum(times[: inside.stop])
     scale = recompute_time / total * _TICKS if total else 0.0
     return Block(
@@ -137,12 +162,12 @@ def problem(inside: Inside, recompute_time: float) -> Block:
 
 
 def _named(
-    inside: Inside, block: Block, choices: Sequence[Choice], whole: int
+    inside: Inside, block: Block, choices: Sequence[Choice], whole: int, *, by_hand: bool
 ) -> Iterator[tuple[str, Choice]]:
     """Sets with names, each once; none is the empty one, or saves more than the whole block."""
     seen: set[tuple[int, ...]] = {()}
     labels: set[str] = set()
-    for label, policy in POLICIES.items():
+    for label, policy in POLICIES.items() if by_hand else ():
         try:
             made = choice(block, policy(inside))
         except InvalidProblem:

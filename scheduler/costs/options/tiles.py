@@ -63,6 +63,16 @@ def find_tiles(
     return tuple(found)
 
 
+def named(count: int, name: str = "") -> str:
+    """The name of an option in so many tiles, that else has this one."""
+    return f"{name}-tiles-{count}" if name else f"tiles-{count}"
+
+
+def tiled_alone(layer: LayerCost) -> dict[str, int]:
+    """The options of a layer that run it in tiles and do nothing else, with their numbers."""
+    return {each.name: each.tiles for each in layer.options if each.tiles and not each.keeps}
+
+
 def with_tiles(
     layer: LayerCost,
     whole: Peaks,
@@ -82,7 +92,7 @@ def with_tiles(
     for tile in tiles:
         seen = tile.peaks.with_more_in_forward(more)
         if seen.saved_bytes <= layer.saved_bytes:
-            option = whole.option(f"tiles-{tile.count}", seen, tile.more_time)
+            option = whole.option(named(tile.count), seen, tile.more_time)
             ending = seen.ending_bytes(before, root) if layer.recomputable else None
             mine.append(
                 replace(option, tiles=tile.count, tiled=tiled, ending_transient_bytes=ending)
@@ -92,7 +102,7 @@ def with_tiles(
 
 def drops_of(tiles: Iterable[Tile]) -> Drops:
     """For `with_tiled_drops`."""
-    return {f"tiles-{tile.count}": tile.peaks.drop_bytes or 0 for tile in tiles}
+    return {named(tile.count): tile.peaks.drop_bytes or 0 for tile in tiles}
 
 
 def with_tiled_drops(

@@ -242,6 +242,8 @@ class Snapshot:
         # With what holds each value, so that no identity is given out again.
         self.cells: list[tuple[_Kind, Any, Any]] = []
         self.tensors: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+        # Of those with a copy: where they are, for `tensor.data = other` puts them elsewhere.
+        self.places: dict[int, torch.Tensor] = {}
         known: set[int] = set()
         self._reach(self.roots, copied, known, whole)
         if self.handed:
@@ -265,7 +267,10 @@ class Snapshot:
                 plain = value.is_leaf and not value.is_inference() and not is_expanded(value)
                 if isinstance(value, nn.Parameter) or value.requires_grad:
                     plain = plain and whole and is_small(value)  # a forward hardly changes it
-                copy = value.detach().clone() if plain and copied(value) else None
+                copy = None
+                if plain and copied(value):
+                    self.places[id(value)] = place = value.detach()
+                    copy = place.clone()
                 self.tensors.append((value, _version(value), copy))
             elif kind is _MODULE:
                 for part in _dicts_of(value, whole):
@@ -291,7 +296,7 @@ class Snapshot:
         if not cells and not tensors:
             return None
         found = Snapshot(())
-        found.roots, found.handed = self.roots, self.handed
+        found.roots, found.handed, found.places = self.roots, self.handed, self.places
         found.cells, found.tensors = cells, tensors
         return found
 
@@ -340,7 +345,14 @@ class Snapshot:
                 kind.put(value, saved)
         for tensor, _, saved in self.tensors:
             if saved is not None:
+                if self.is_elsewhere(tensor):
+                    tensor.data = self.places[id(tensor)]
                 tensor.data.copy_(saved)
+
+    def is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor with a copy is in other memory now."""
+        place = self.places.get(id(tensor))
+        return place is not None and place.untyped_storage() is not tensor.untyped_storage()
 
 
 def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:

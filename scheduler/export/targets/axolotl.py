@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.options.tiles import tiled_alone
 from scheduler.export.exported import Exported, Source, as_comment
 from scheduler.plans.settings import Setting, best, blocks_of, singles
 from solvers.chain.problem import Chain
@@ -21,7 +22,7 @@ def to_axolotl(source: Source) -> Exported:
     """Lines of its YAML within the plan's budget, and what they lose against the plan."""
     chain = source.chain
     assert source.costs is not None
-    tiles = _tiles(source.costs)
+    tiles = {i: tiled_alone(layer) for i, layer in enumerate(source.costs.layers)}
     reserved = source.plan.reserved_bytes
     settings = _settings(source.costs, chain, tiles)
     outcome = best(chain, settings, source.room, family="axolotl", reserved=reserved)
@@ -41,14 +42,6 @@ def to_axolotl(source: Source) -> Exported:
         notes.append(f"Its loss is taken to need what the head needs in {head} tiles.")
     text = as_comment([*source.summary(), "", *notes]) + "\n" + "\n".join(lines) + "\n"
     return Exported("axolotl", text, tuple(notes), outcome)
-
-
-def _tiles(costs: CostGraph) -> dict[int, dict[str, int]]:
-    """Of each layer the options that run it in tiles, with their numbers."""
-    return {
-        i: {option.name: option.tiles for option in layer.options if option.tiles}
-        for i, layer in enumerate(costs.layers)
-    }
 
 
 def _settings(

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from scheduler.api import solve
-from scheduler.common.text import format_bytes, more_than_budget
+from scheduler.common.text import format_bytes, format_smallest
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.peaks import (
     Moment,
@@ -20,12 +20,14 @@ from scheduler.memory.fitting.search import Limits, find_limits
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.shape.shape import Shape
 from scheduler.memory.state.state import State
+from scheduler.planning.request import Budget, percent_of
 from scheduler.plans.plan import Plan
 from scheduler.report.tables import format_percent
 
 _CONTEXT = 2**30
 _COMMUNICATION = 2**30
-_FRAGMENTATION = 3  # percent
+FRAGMENTATION = 3
+"""Percent of a budget that an allocator rounds up and cannot use again."""
 
 
 def default_margin(budget_bytes: int, gpus: int = 1) -> int:
@@ -37,17 +39,8 @@ def default_margin(budget_bytes: int, gpus: int = 1) -> int:
     measured as reserved memory are up to 9% above the sum of tensors, most within 3%
     (benchmarks/memory.py). One measured run tells yours.
     """
-    return _CONTEXT + fragmentation(budget_bytes) + (_COMMUNICATION if gpus > 1 else 0)
-
-
-def fragmentation(budget_bytes: int) -> int:
-    """What of a budget an allocator rounds up and cannot use again: 3% are set aside."""
-    return budget_bytes * _FRAGMENTATION // 100
-
-
-def smallest_with_fragmentation(needed: int) -> int:
-    """The smallest budget of which `needed` bytes are left beside what an allocator cannot use."""
-    return (needed - 1) * 100 // (100 - _FRAGMENTATION) + 1
+    share = percent_of(budget_bytes, FRAGMENTATION)
+    return _CONTEXT + share + (_COMMUNICATION if gpus > 1 else 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,9 +122,19 @@ class FitFacts:
         return f"state{without} {state}, margin {format_bytes(self.margin_bytes)}"
 
     @property
+    def size(self) -> Budget:
+        """The budget and what comes off it, of which the default margin grows with the budget."""
+        return self.setting_aside(self.reserved_bytes)
+
+    def setting_aside(self, reserved: int) -> Budget:
+        """The same with something else reserved, the margin in it."""
+        percent = FRAGMENTATION if self.asked_margin_bytes is None else 0
+        return Budget(self.budget_bytes, reserved, percent)
+
+    @property
     def available_bytes(self) -> int:
         """What is left for activations and gradients; negative where the state alone is more."""
-        return self.budget_bytes - self.reserved_bytes
+        return self.size.available
 
     @cached_property
     def kept_bytes(self) -> int:
@@ -171,7 +174,12 @@ class FitFacts:
     @property
     def smallest_budget_bytes(self) -> int:
         """No plan fits a budget below."""
-        return self._least.bytes + self.reserved_bytes
+        return self.size.smallest(self.least_bytes)
+
+    @property
+    def least_bytes(self) -> int:
+        """What the plan that needs the least needs, without what is reserved."""
+        return self._least.bytes
 
     @property
     def set_by(self) -> str:
@@ -183,9 +191,7 @@ class FitFacts:
         """The fastest plan that fits; None when none does."""
         if self.smallest_budget_bytes > self.budget_bytes:
             return None
-        # As text, since of a number the unit is questioned.
-        budget, reserved = f"{self.budget_bytes}B", f"{self.reserved_bytes}B"
-        return solve(self.costs, budget=budget, reserved=reserved)
+        return solve(self.costs, budget=self.size)
 
     @cached_property
     def limits(self) -> Limits | None:
@@ -265,8 +271,7 @@ class FitFacts:
 
     def smallest_text(self) -> str:
         """The smallest feasible budget, apart from the budget where both read the same."""
-        smallest = self.smallest_budget_bytes
-        return f"{format_bytes(smallest)}{more_than_budget(smallest, self.budget_bytes)}"
+        return format_smallest(self.smallest_budget_bytes, self.budget_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""

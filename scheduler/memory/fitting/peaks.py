@@ -80,6 +80,8 @@ def smallest_peak(costs: CostGraph) -> tuple[int, str]:
         schedule = METHODS["optimal"].solve(chain, 0).schedule
     except Infeasible as error:
         schedule = error.schedule
+        if error.out_of_time:  # Ctrl-C, which the solver takes as the end of its time
+            raise KeyboardInterrupt from None
     done = chain.replay(schedule)
     return done.peak_bytes, peak_text(done.peak_action, chain.names)
 

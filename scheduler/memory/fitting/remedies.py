@@ -37,6 +37,11 @@ class Remedy:
     overhead: float | None
     smallest_budget_bytes: int
 
+    @property
+    def takes_gpus(self) -> bool:
+        """Whether it takes more GPUs than there are."""
+        return any(each.name == "gpus" for each in self.arguments)
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
         said = {each.name: each.value for each in self.arguments}
@@ -53,7 +58,7 @@ class Remedy:
 
 
 def find_remedies(found: FitFacts) -> tuple[Remedy, ...]:
-    """What does better than what was found, each change by itself, best first.
+    """What does better than what was found, each change by itself, best first; more GPUs come last.
 
     Better: a plan fits; it loses less time; or, where none fits, less memory is needed. Of equals
     the one that changes less comes first: the head in tiles, a chunked loss, options, a stage of
@@ -61,7 +66,7 @@ def find_remedies(found: FitFacts) -> tuple[Remedy, ...]:
     """
     kinds = (_best(found, note, changes) for note, changes in _changes(found))
     helpful = [each for each in kinds if each is not None and _rank(each) < _rank(found)]
-    return tuple(sorted(helpful, key=_rank))
+    return tuple(sorted(helpful, key=lambda each: (each.takes_gpus, _rank(each))))
 
 
 def _rank(found: FitFacts | Remedy) -> tuple[bool, float]:
@@ -85,7 +90,8 @@ def _changes(found: FitFacts) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     if gpus > 1:
         yield "", [{"zero": more} for more in range(stage + 1, most + 1)]
     else:
-        yield "", [{"zero": more, "gpus": _NODE} for more in range(max(stage, 1), most + 1)]
+        stages = range(max(stage, 1), most + 1)
+        yield f"{_NODE} GPUs in place of 1", [{"zero": more, "gpus": _NODE} for more in stages]
     more = {} if recipe.train == "frozen" else {"gradient_accumulation": True}
     sizes = [batch // parts for parts in (2, 4, 8, 16, 32, 64) if batch % parts == 0]
     if batch > 1:

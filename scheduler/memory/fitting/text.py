@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from scheduler.common.text import figures, format_both, format_bytes, format_time
+from scheduler.common.text import figures, format_both, format_bytes, format_smallest, format_time
 from scheduler.memory.errors import Argument
 from scheduler.memory.fitting.facts import FitFacts
 from scheduler.memory.fitting.remedies import Remedy
@@ -171,7 +171,7 @@ def _effect(fit: FitFacts, remedy: Remedy) -> str:
     if remedy.overhead is None:
         smallest = remedy.smallest_budget_bytes
         less = format_bytes(fit.smallest_budget_bytes - smallest)
-        return f"needs {format_bytes(smallest)}, {less} less"
+        return f"needs {format_smallest(smallest)}, {less} less"
     if remedy.overhead == 0:
         return "fits with nothing recomputed"
     return f"fits, {format_percent(remedy.overhead)} slower"

@@ -8,18 +8,21 @@ forward again and backward.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from scheduler.costs.options.both import TiledOptions, wanted_around
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.costs.options.pareto import SeenOption, wanted
+from scheduler.costs.options.pareto import SeenOption, Wanted, wanted
+from scheduler.costs.peaks import Peaks
 from scheduler.memory.errors import NoFormula
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.selective import Selective
-from scheduler.memory.simulate.setting import Setting
+from scheduler.memory.simulate.setting import MLP, Setting
 from scheduler.memory.simulate.step import Activations, Seen, block, flops_share, run_again
 from scheduler.memory.simulate.tensors import Paper, Saved, Storage, Value
+from scheduler.memory.simulate.tiles import block_tiles
 
 _GIVEN = 0
 """The storage that stands for all that is not counted: input, parameters, tables, masks."""
@@ -37,6 +40,7 @@ class Recorder(Paper):
         self._known: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
         self._saved: set[int] = set()
         self._stop = 0
+        self._tiled_time = self._tiled_before = 0.0
 
     def run(
         self, op: str, reads: Sequence[Value], makes: Sequence[tuple[int, int]], flops: float = 0
@@ -44,6 +48,9 @@ class Recorder(Paper):
         """Run a kernel, and write it down."""
         before = self.seconds
         made = super().run(op, reads, makes, flops)
+        if self._noted is not None:  # in tiles, what is made there is there whatever is kept
+            self._tiled_time += self.seconds - before
+            return made
         for value in made:
             assert value.storage is not None
             self._known[value.storage] = len(self._sizes)
@@ -55,12 +62,16 @@ class Recorder(Paper):
         """Run a kernel in place, and write it down."""
         before = self.seconds
         super().change(op, value, *reads)
+        if self._noted is not None:
+            self._tiled_time += self.seconds - before
+            return
         self._write(op, (value, *reads), (), self._storages((value,)), self.seconds - before)
 
     def save(self, *values: Value) -> Saved:
         """Save tensors, and note where the last ones are."""
-        self._saved.update(self._storages(values))
-        self._stop = len(self._operations)
+        if self._noted is None:
+            self._saved.update(self._storages(values))
+            self._stop, self._tiled_before = len(self._operations), self._tiled_time
         return super().save(*values)
 
     def inside(self, output: Value) -> Inside:
@@ -73,6 +84,7 @@ class Recorder(Paper):
             output=self._storages((output,))[0],
             saved=frozenset(self._saved),
             stop=self._stop,
+            tiled_time=self._tiled_before * 1e3,
         )
 
     def _write(
@@ -116,6 +128,27 @@ def block_options(at: Setting, gpu: Gpu, kept: Activations, seen: Seen) -> list[
         )
     inside = look_inside(at, gpu)
     found, _gap = wanted(inside, seen.recompute_time * 1e3, kept.saved_bytes)
+    return _seen(at, gpu, kept, inside, found)
+
+
+def tiled_options(
+    at: Setting, gpu: Gpu, kept: Activations, whole: Peaks, least: int | None
+) -> tuple[TiledOptions, ...]:
+    """The options of the shape's block that keep some of its results, and run its MLP in tiles."""
+    found = []
+    one = replace(at, one_tiled=True)
+    for tile in block_tiles(one, gpu, least, whole) if MLP in at.tiled else ():
+        tiled = replace(one, tiles=tile.count)
+        inside = look_inside(tiled, gpu)
+        ways = _seen(tiled, gpu, kept, inside, wanted_around(inside, tile.peaks))
+        found.append(TiledOptions(MLP, tile, tuple(ways)))
+    return tuple(found)
+
+
+def _seen(
+    at: Setting, gpu: Gpu, kept: Activations, inside: Inside, found: Iterable[Wanted]
+) -> list[SeenOption]:
+    """The block run with each of the sets kept."""
     # Under autocast activation functions and biases are cast too, which is not all followed.
     named = not at.autocast
     runs = Counter(operation.name for operation in inside.forward)

@@ -122,7 +122,7 @@ class Selective(Paper):
 
     def _is_kept(self) -> bool:
         """Whether the next operation of the forward is kept; goes on to the one after."""
-        if self._stage is _Stage.BACKWARD:
+        if self._stage is _Stage.BACKWARD or self._noted is not None:  # or in tiles
             return False
         self._position += 1
         return self._position - 1 in self._kept

@@ -51,6 +51,8 @@ class Setting:
         all are handed a gradient.
     tiles
         Of a block: in how many its `tiled` modules run; 0: whole.
+    one_tiled
+        Of these the MLP alone does.
     """
 
     shape: Shape
@@ -68,6 +70,7 @@ class Setting:
     experts: str
     last: bool = False
     tiles: int = 0
+    one_tiled: bool = False
 
     def of(self, kind: Shape) -> Setting:
         """The same for a block of this kind."""
@@ -105,6 +108,7 @@ class Setting:
         if self.autocast or shape.experts or shape.family not in _TILED:
             return ()
         norms = shape.norm != "layer" and (self.stream == 2 or self.trained)
+        norms = norms and not self.one_tiled
         names = [name for name in _TILED[shape.family] if norms or name == MLP]
         dropped = shape.family == "gpt2" and shape.dropout
         dropped = dropped or (self.lora is not None and self.lora.dropout and bool(self._in_mlp))

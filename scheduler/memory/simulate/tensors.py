@@ -130,7 +130,7 @@ class Paper:
         self._made = 0
         self._handed: list[Value] = []
         self._noted: list[tuple[int, int]] | None = None
-        self.seconds = self.saved_at = 0.0
+        self.seconds = self.saved_at = self._late = 0.0
         self.leaves: list[Node] = []
 
     def tensors(self, but: Value | None = None) -> tuple[tuple[str, int], ...]:
@@ -204,7 +204,14 @@ class Paper:
 
     def spend(self, moved: int, flops: float = 0) -> None:
         """Take the time of a kernel that makes nothing new."""
-        self.seconds += max(flops / self._flops, moved / self._bandwidth)
+        seconds = max(flops / self._flops, moved / self._bandwidth)
+        self.seconds += seconds
+        self._late += seconds if flops else 0.0
+
+    def skip_late_products(self) -> None:
+        """Take back the time of products since a tensor was last saved: they are left out."""
+        self.seconds -= self._late
+        self._late = 0.0
 
     @contextmanager
     def without_graph(self) -> Iterator[list[tuple[int, int]]]:
@@ -219,7 +226,7 @@ class Paper:
         """Save tensors for the backward, from now on."""
         if self._noted is not None:
             return Saved(())
-        self.saved_at = self.seconds
+        self.saved_at, self._late = self.seconds, 0.0
         return Saved(tuple(v.view() for v in values) if self._keep else ())
 
     def record(

@@ -57,8 +57,7 @@ def block_tiles(at: Setting, gpu: Gpu, least: int | None, whole: Peaks) -> tuple
         return ()
 
     def seen(count: int) -> Peaks:
-        peaks = rehearse(block, replace(at, tiles=count), gpu).peaks
-        return replace(peaks, forward_peak=max(peaks.forward_peak, peaks.again_peak))
+        return rehearse(block, replace(at, tiles=count), gpu).peaks
 
     return find_tiles(at.tokens, least, whole, seen)
 

@@ -40,6 +40,7 @@ def tiled(paper: Paper, tiles: int, x: Value, width: int, body: Body) -> Value:
             part = Value(tile * width, x.size, x.storage, start if onward else None)
             outer, paper.leaves = paper.leaves, []
             made = body(paper, part)
+            paper.skip_late_products()
             for i, leaf in enumerate(paper.leaves):
                 leaf.hook = partial(_add, paper, sums, i)
             paper.leaves = outer

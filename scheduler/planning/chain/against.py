@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from scheduler.common.errors import SchedulerError
 from scheduler.common.text import did_you_mean, shown
 from scheduler.costs.costgraph import CostGraph
+from scheduler.costs.options.tiles import tiled_alone
 from scheduler.plans.settings import (
     TRACED_SELECTIVE,
     Cut,
@@ -47,7 +48,7 @@ FORMS = {
 _Reader = Callable[[str, Chain], Setting]
 
 _TRACED_ATTENTION = "save-attention"  # of blocks that were looked into
-_OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*|tiles-\d+")
+_OF_A_CURVE = re.compile(r"save-\d+(\.\d+)?%\+*|(.*-)?tiles-\d+")
 """Options that come from a block's Pareto set or its tiles, not from people."""
 
 
@@ -87,17 +88,14 @@ def hand_made(chain: Chain) -> list[Setting]:
 
 def tiled_by_hand(costs: CostGraph, chain: Chain) -> list[Setting]:
     """ALST's recipe, where the costs have tiles: each block a checkpoint, all in finest tiles."""
-    finest = {
-        i: max((option for option in layer.options if option.tiles), key=lambda each: each.tiles)
-        for i, layer in enumerate(costs.layers)
-        if any(option.tiles for option in layer.options)
-    }
+    tiles = {i: tiled_alone(layer) for i, layer in enumerate(costs.layers)}
+    finest = {i: max(mine, key=lambda name: mine[name]) for i, mine in tiles.items() if mine}
     if not finest:
         return []
     inside = any(costs.layers[i].recomputable for i in finest)
     what = "MLP and loss" if inside else "loss"
     text = f"ALST: checkpoints, {what} tiled"
-    kept = tuple((i, option.name) for i, option in finest.items())
+    kept = tuple(finest.items())
     return [Setting(text, singles(blocks_of(chain)), kept=kept)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from scheduler.common.text import format_exact, format_time, more_than_budget
+from scheduler.common.text import format_smallest, format_time
 from scheduler.costs.costgraph import CostGraph
 from scheduler.planning.certify import certified
 from scheduler.planning.chain.against import describe, hand_made, read_settings, tiled_by_hand
@@ -112,11 +112,8 @@ _LAST_COLUMN = "Last column: the overhead of the optimal plan within the peak of
 def _conclusion(rows: Sequence[MethodRow], best: Plan, size: Budget, set_by: str) -> str:
     """What the optimum saves, in a sentence."""
     if best.peak_bytes > size.available:
-        smallest = best.peak_bytes + size.reserved
-        return (
-            f"No plan fits: the smallest feasible budget is {format_exact(smallest)}"
-            f"{more_than_budget(smallest, size.asked)}, set by {set_by}."
-        )
+        smallest = format_smallest(size.smallest(best.peak_bytes), size.asked)
+        return f"No plan fits: the smallest feasible budget is {smallest}, set by {set_by}."
     if best.overhead == 0:
         return "Nothing needs to be recomputed within this budget."
     lost = f"The optimum loses {format_percent(best.overhead)} to recomputation"

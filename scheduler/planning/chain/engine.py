@@ -68,7 +68,7 @@ class _ChainEngine:
                 f"gives {done.peak_bytes}: {BUG}"
             )
         set_by = peak_text(done.peak_action, problem.names)
-        needs = done.peak_bytes + size.reserved
+        needs = size.smallest(done.peak_bytes)
         return InfeasibleBudget(size.asked, needs, set_by, size.reserved, method)
 
     def frontier(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.common.errors import InfeasibleGraph, NoPlanFound, SchedulerError
-from scheduler.common.text import format_both, format_exact
+from scheduler.common.text import format_both, format_smallest
 from scheduler.planning.request import Budget, Request
 from scheduler.plans.text import peak_text
 from solvers.graph.lowering import lower
@@ -34,7 +34,7 @@ def refusal(graph: Graph, error: Infeasible, size: Budget, request: Request) -> 
     if size.available < error.needs_bytes:
         return _below(graph, error.needs_bytes, error.set_by, size, method, in_order=in_order)
     set_by = peak_text(error.set_by, graph.names)
-    floor = error.needs_bytes + size.reserved
+    floor = size.smallest(error.needs_bytes)
     if error.plan_class is not None:
         within = error.plan_class.value
         return InfeasibleGraph(
@@ -42,7 +42,7 @@ def refusal(graph: Graph, error: Infeasible, size: Budget, request: Request) -> 
         )
     which = "in this order of layers" if in_order else "of all plans"
     unknown = (
-        f"whether there is one is not known: the floor {which} is {format_exact(floor)}, "
+        f"whether there is one is not known: the floor {which} is {format_smallest(floor)}, "
         f"set by {set_by}"
     )
     budget = f"a budget of {format_both(size.asked)}"
@@ -58,7 +58,7 @@ def _below(
 ) -> InfeasibleGraph:
     # Which gradients are live beside a layer depends on the order of the backwards.
     plan_class = PlanClass.STAGED.value if in_order else None
-    words, needs = peak_text(set_by, graph.names), floor + size.reserved
+    words, needs = peak_text(set_by, graph.names), size.smallest(floor)
     return InfeasibleGraph(
         size.asked, needs, words, size.reserved, method, plan_class, in_order=in_order
     )
@@ -94,7 +94,7 @@ def _without_room(graph: Graph, size: Budget) -> InfeasibleGraph:
     problem: Any = graph
     error = Infeasible.of(problem, problem.keep_all())
     set_by = peak_text(error.set_by, graph.names)
-    needs = error.needs_bytes + size.reserved
+    needs = size.smallest(error.needs_bytes)
     return InfeasibleGraph(size.asked, needs, set_by, size.reserved, "keep-all")
 
 

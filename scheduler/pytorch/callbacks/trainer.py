@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from transformers import TrainerCallback
 
+from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch.callbacks.follow import check_settings, followed
 from scheduler.pytorch.checkpointing.followed import FollowedModel
 from scheduler.pytorch.fitting.auto import AutoHandle
@@ -43,6 +44,16 @@ class CheckpointCallback(TrainerCallback):
         self.settings = {"budget_gb": budget_gb, **settings}
         self.followed: FollowedModel[AutoHandle] | None = None
         check_settings(self.settings)
+
+    @property
+    def setup(self) -> NoReturn:
+        """What Lightning's Trainer asks for first: it has a callback of its own."""
+        raise UnsupportedModel(
+            "CheckpointCallback is for transformers.Trainer; give lightning.Trainer "
+            "LightningCheckpointCallback"
+        )
+
+    on_exception = setup  # asked for once the first was refused
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the first step."""

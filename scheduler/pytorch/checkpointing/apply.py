@@ -48,7 +48,8 @@ def apply_chain(plan: Plan, model: nn.Module, blocks: str | Iterable[str] = "aut
     names = _block_names(plan, model, blocks if isinstance(blocks, str) else list(blocks))
     check_unwrapped(model, [name for name in names if name])
     placed: list[Any] = []
-    whole = {i for i, name in enumerate(plan.layers) if name in plan.tiles}
+    alone = plan.tiles.keys() - plan.policies.keys()  # whose modules see to it themselves
+    whole = {i for i, name in enumerate(plan.layers) if name in alone}
     items = [_without(whole, item) for item in plan.items]
     segments = [item for item in items if item != Keep(first_of(item))]
     runs = [[(names[i], model.get_submodule(names[i])) for i in _members(s)] for s in segments]

@@ -7,22 +7,12 @@ from dataclasses import replace
 from torch import nn
 
 from scheduler.common.errors import InvalidPlan
-from scheduler.plans.lengths import PlansByLength
 from scheduler.plans.plan import Plan
 
 _OF_A_GRAPH = (
     "this is the plan of a compute graph, whose nodes torch cannot run; profile the model, solve "
     "its costs, and apply that plan"
 )
-
-
-def check_plan(plan: object, call: str) -> None:
-    """Raise `InvalidPlan` where something else is in a plan's place; `call`: what to write."""
-    if not isinstance(plan, Plan | PlansByLength):
-        raise InvalidPlan(
-            f"got {type(plan).__name__} in the place of the plan, which solve or Plan.load gives; "
-            f"write {call}"
-        )
 
 
 def check_kind(plan: Plan, *wanted: str) -> None:

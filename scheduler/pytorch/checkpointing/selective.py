@@ -20,6 +20,7 @@ from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
 from scheduler.costs.keeps import Keeps
 from scheduler.pytorch.observe.dispatch import OperationMode, is_mutable, is_random, written
+from scheduler.pytorch.tiles.modules import in_tiles
 
 _PROFILE = (
     "evaluate under torch.no_grad(), where no plan is needed; in training the plan's costs are of "
@@ -130,7 +131,7 @@ class KeepPolicy:
         self.ran.append(operation)
         name = str(operation)
         kept = False
-        if name in self._names:
+        if name in self._names and not in_tiles():
             kept = (name, self._calls[name]) in self._wanted
             self._calls[name] += 1
         self._check_changes(operation, kept, (args, kwargs), context.op_output)

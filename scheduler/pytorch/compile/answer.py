@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
-from scheduler.common.text import format_bytes
+from scheduler.common.text import format_bytes, format_smallest
 from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, ladder, play
 from scheduler.pytorch.compile.exact import quickest, smallest
 from scheduler.pytorch.compile.layered import Layered
@@ -172,7 +172,7 @@ def _of_layers(layered: Layered, pool: list[StepChoice], budget: int, bound: int
 def _not_found(budget: int, least: StepChoice) -> NoPlanFound:
     return NoPlanFound(
         f"found no choice of what to keep within {format_bytes(budget)}: the smallest peak found "
-        f"is {least.peak_bytes} bytes ({format_bytes(least.peak_bytes)}), set by {least.set_by}; "
+        f"is {format_smallest(least.peak_bytes)}, set by {least.set_by}; "
         "give that much, or a larger effort"
     )
 

@@ -20,7 +20,7 @@ import torch.utils.checkpoint as of_torch
 from torch.fx import Graph, Node
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.common.units import parse_bytes
+from scheduler.common.units import check_unit, resolve_budget
 from scheduler.pytorch.compile.answer import CompiledPlan, choose
 from scheduler.pytorch.compile.choice import StepChoice, play
 from scheduler.pytorch.compile.joint import Joint, parts, read_joint
@@ -35,8 +35,9 @@ _SHARES = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 
 
 def compile_budget(
-    budget: object,
+    budget: object = None,
     *,
+    budget_gb: object = None,
     outputs_held: bool = True,
     roofline: Roofline | None = None,
     runtime: Callable[[Node], float] | None = None,
@@ -57,11 +58,15 @@ def compile_budget(
     Parameters
     ----------
     budget
-        Bytes of peak: a number, or text such as ``"2GiB"``. Of everything but parameters, buffers
-        and optimizer state, from empty gradients, as in `measure`: inputs, activations, outputs,
-        gradients, temporaries. One graph's forward and backward are bounded; what runs outside it
-        (a loss that is not compiled, other graphs) is not. Scratch memory inside a kernel is not
-        seen. inductor, which fuses and reorders after the choice, usually stays below.
+        Bytes of peak: text such as ``"2GiB"``, or a number, which is refused where it is out of all
+        proportion to what is compiled: see `scheduler.common.units.check_unit`. Of everything but
+        parameters, buffers and optimizer state, from empty gradients, as in `measure`: inputs,
+        activations, outputs, gradients, temporaries. One graph's forward and backward are bounded;
+        what runs outside it (a loss that is not compiled, other graphs) is not. Scratch memory
+        inside a kernel is not seen. inductor, which fuses and reorders after the choice, usually
+        stays below.
+    budget_gb
+        Instead of `budget`: a number of GB.
     outputs_held
         Does the caller hold the outputs until the backward is through? False for a loop that lets
         go of the logits before.
@@ -85,7 +90,7 @@ def compile_budget(
     Raises
     ------
     InvalidBudget
-        The budget is no size.
+        The budget is missing, given twice or no size; or, while compiling, of another unit.
     ValueError
         Both a roofline and a runtime.
     UnsupportedModel
@@ -107,7 +112,12 @@ def compile_budget(
     if roofline is not None and runtime is not None:
         raise ValueError("times come from a roofline or from runtime, not from both; give one")
     cost = runtime or roofline or Roofline()
-    return CompileBudget(parse_bytes(budget), outputs_held, cost, effort)
+    size = resolve_budget(budget_gb, budget)
+
+    def check(everything: Callable[[], int]) -> None:
+        check_unit("budget", budget_gb, budget, size, everything)
+
+    return CompileBudget(size, check, outputs_held, cost, effort)
 
 
 class CompileBudget:
@@ -124,12 +134,14 @@ class CompileBudget:
     def __init__(
         self,
         budget_bytes: int,
+        check: Callable[[Callable[[], int]], None],
         outputs_held: bool,
         cost: Roofline | Callable[[Node], float],
         effort: float,
     ) -> None:
         self.budget_bytes = budget_bytes
         self.plans: list[CompiledPlan] = []
+        self._check = check
         self._outputs_held = outputs_held
         self._cost = cost
         self._effort = effort
@@ -203,6 +215,7 @@ class CompileBudget:
     ) -> tuple[list[Node], list[Node]]:
         """The choice for a joint graph: nodes whose outputs are kept, and those run again."""
         joint = read_joint(graph, info, self._cost, self._outputs_held)
+        self._check(lambda: play(joint.step, joint.step.free).peak_bytes)
         answer = choose(
             joint.step,
             self.budget_bytes,

@@ -16,9 +16,10 @@ from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedMo
 from scheduler.common.text import format_bytes
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.fitting.facts import default_margin, fragmentation
+from scheduler.memory.fitting.facts import FRAGMENTATION, default_margin
 from scheduler.memory.fitting.peaks import with_gradient
 from scheduler.memory.gpus import Gpu
+from scheduler.planning.request import percent_of
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
@@ -38,6 +39,9 @@ from scheduler.report.tables import wrapped
 from solvers.problem import Problem
 
 Loss = Callable[[Any], Any]
+
+_FEW = 20
+"""Of so many bytes that train, one may have no gradient without a word."""
 
 
 @dataclass
@@ -183,8 +187,8 @@ def auto_checkpoint(
         As `profile` and `apply` do; the model does not take the batch; the optimizer is of other
         parameters; or the step is not as planned.
     """
-    check_loss(loss_fn)
     whole, model = model, bare(model)
+    check_loss(loss_fn)
     device = device_of(model, inputs)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     asked = _budget(budget_gb, budget, device)
@@ -209,6 +213,12 @@ def auto_checkpoint(
         check_unit("margin", None, margin, aside, everything)
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
+        if state.moments_bytes and (idle := trained - counted) > trained // _FEW:
+            notes.append(
+                f"parameters of {format_bytes(idle)} have no gradient in this step, and what the "
+                "optimizer holds of them once they have is set aside; freeze those that never "
+                "will (requires_grad_(False))"
+            )
         if gradient_accumulation and counted == trained:
             # The sums are set aside: what a backward makes passes until it is added to them.
             layers = tuple(with_gradient(each, 0, each.gradient_bytes) for each in costs.layers)
@@ -398,11 +408,12 @@ def _budget(budget_gb: object, budget: object, device: torch.device) -> int:
 def _margin(margin: object, budget: int, device: torch.device) -> int:
     if margin is not None:
         return parse_bytes(margin, what="margin", allow_zero=True)
+    share = percent_of(budget, FRAGMENTATION)
     if device.type != "cuda":
-        return fragmentation(budget)
+        return share
     free, total = torch.cuda.mem_get_info(device)
     others = int(total - free - torch.cuda.memory_reserved(device))
-    return max(default_margin(budget), others + fragmentation(budget))
+    return max(default_margin(budget), others + share)
 
 
 def _smaller_moments(model: nn.Module, moments: int) -> int | None:

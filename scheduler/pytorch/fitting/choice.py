@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from scheduler.api import solve
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound
-from scheduler.common.text import counted, format_both, format_bytes, more_than_budget
+from scheduler.common.text import counted, format_both, format_bytes, format_smallest
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.fitting.facts import fragmentation, smallest_with_fragmentation
+from scheduler.memory.fitting.facts import FRAGMENTATION
 from scheduler.memory.state.state import State
+from scheduler.planning.request import Budget
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.verification.measure import Measurement
 from scheduler.pytorch.verification.verdict import Verification
@@ -34,7 +35,7 @@ class Request:
     margin_bytes
         What is set aside for memory that is no tensor's.
     margin_grows
-        Whether `fragmentation` of the budget is a part of it, which with another budget is another.
+        Whether `FRAGMENTATION` of the budget is a part of it, which grows with the budget.
     update_bytes
         What is live in the optimizer's step beside what is reserved, whatever the plan.
     smaller_moments_bytes
@@ -73,35 +74,30 @@ class Request:
         InfeasibleBudget
             None fits, the optimizer's step included.
         """
-        reserved = self.reserved_bytes - less
-        # Where the state alone is more than the budget, it is still asked what would do.
-        asked = max(self.budget_bytes, reserved + 1)
+        size = self._size(less)
+        of_update = size.smallest(self.update_bytes)
         limit = None if self.costs.edges is None else self.time_limit
         try:
-            plan = solve(self.costs, budget=f"{asked}B", reserved=f"{reserved}B", time_limit=limit)
+            plan = solve(self.costs, budget=size, time_limit=limit)
         except InfeasibleBudget as error:
-            needs, set_by = self.update_bytes + reserved, UPDATE
-            if needs < error.smallest_budget_bytes:
-                needs, set_by = error.smallest_budget_bytes, error.set_by
-            said = {"smallest_budget_bytes": self._smallest(needs), "set_by": set_by}
-            raise error.reserving(
-                self.reserved_for, budget_bytes=self.budget_bytes, **said
-            ) from None
-        if self.update_bytes + reserved > self.budget_bytes:
+            said: dict[str, object] = {}
+            if of_update >= error.smallest_budget_bytes:
+                said = {"smallest_budget_bytes": of_update, "set_by": UPDATE}
+            raise error.reserving(self.reserved_for, **said) from None
+        if of_update > size.asked:
             raise InfeasibleBudget(
-                self.budget_bytes,
-                self._smallest(self.update_bytes + reserved),
-                UPDATE,
-                reserved,
-                reserved_for=self.reserved_for,
+                size.asked, of_update, UPDATE, size.reserved, reserved_for=self.reserved_for
             )
         return plan
 
-    def _smallest(self, needs: int) -> int:
-        """The budget that does where `needs` bytes are needed, with the margin that it then has."""
-        if not self.margin_grows:
-            return needs
-        return smallest_with_fragmentation(needs - fragmentation(self.budget_bytes))
+    def _size(self, less: int = 0) -> Budget:
+        """The budget, with so much `less` reserved."""
+        percent = FRAGMENTATION if self.margin_grows else 0
+        return Budget(self.budget_bytes, self.reserved_bytes - less, percent)
+
+    def smallest_text(self, needed: int, less: int = 0) -> str:
+        """The smallest budget that leaves `needed` bytes for a step, with so much less reserved."""
+        return format_smallest(self._size(less).smallest(needed), self.budget_bytes)
 
     def best(self) -> Plan:
         """The fastest plan; where none fits, the error says what would lower the budget, too."""
@@ -112,9 +108,10 @@ class Request:
             raise error.reserving(error.reserved_for, lowered_by=said) from None
 
     def _lowers(self, error: InfeasibleBudget) -> Iterator[str]:
-        smallest = error.smallest_budget_bytes
         if less := self.less_in_8_bits:
-            yield f"an 8-bit optimizer would need {format_bytes(smallest - less)}"
+            # What a step needs does not depend on what is reserved.
+            needed = self._size().at(error.smallest_budget_bytes).available
+            yield f"an 8-bit optimizer would need {self.smallest_text(needed, less)}"
         last = self.costs.layers[-1].name
         if error.set_by == UPDATE:
             yield "an optimizer made with fused=True, or foreach=False, needs less in its step"
@@ -196,9 +193,8 @@ class Choice:
         plan, asked = self.plan, self.request
         if not plan.overhead:
             return "Nothing is lost, so nothing would help"
-        whole = max(plan.keep_all_peak_bytes, asked.update_bytes) + asked.reserved_bytes
-        more = more_than_budget(whole, asked.budget_bytes)
-        all_kept = f"with {format_bytes(whole)}{more} nothing would be lost"
+        whole = asked.smallest_text(max(plan.keep_all_peak_bytes, asked.update_bytes))
+        all_kept = f"with {whole} nothing would be lost"
         if less := asked.less_in_8_bits:
             try:
                 other = asked.solve(less)

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scheduler.common.errors import UnsupportedModel
-from scheduler.common.text import shown
+from scheduler.common.text import first_sentence, shown
 from scheduler.memory.errors import Argument
 from scheduler.memory.state.optimizers import check_optimizer, known_name, optimizer_of
 from scheduler.memory.state.sizes import PRECISIONS
@@ -130,7 +130,7 @@ def _first_step(
         else:
             raise UnsupportedModel(
                 f"what {type(optimizer).__name__} holds is not known before its first step "
-                f"({type(error).__name__}: {error}); make a step first, or give optimizer= the "
+                f"({first_sentence(error)}); make a step first, or give optimizer= the "
                 "name of one that holds as much"
             ) from error
         return moments, _one_by_one(trained)

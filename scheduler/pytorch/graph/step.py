@@ -48,7 +48,7 @@ class Script:
         if outside and actions[n : n + 2] != [Forward(n, True), Backward(n)]:
             raise InvalidPlan(
                 f"layer {n} is the loss outside the model, which must run forward after all others "
-                "and backward before them, kept"
+                "and backward before them, kept; solve for another budget"
             )
         actions = [a for a in actions if a.layer != n]
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import ordinal
+from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.model.replace import check_unplanned
 from scheduler.pytorch.model.settings import check_own_checkpointing
 from scheduler.pytorch.observe.dispatch import tensors_of
@@ -169,6 +172,58 @@ class Packing:
 
 _AGAIN = object()
 """In a packing: the activation."""
+
+
+class Left:
+    """What lies in `cell`, a dict under a `key` or one of the last of a list, and may be read.
+
+    An auxiliary loss on a gate, for instance. The tensors are not held.
+    """
+
+    def __init__(self, cell: Any, key: Any) -> None:
+        self._cell, self._key = cell, key
+        self.packing = Packing(cell[key], None)
+        self.is_last = not isinstance(cell, dict)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors there now."""
+        try:
+            return tensors_of(self._cell[self._key])
+        except LookupError:  # not each forward leaves it
+            return []
+
+    def put(self, made: Sequence[torch.Tensor]) -> None:
+        """Put others there, as a forward does."""
+        value = self.packing.pack(None, (), made)
+        if self.is_last:
+            self._cell.append(value)
+        else:
+            self._cell[self._key] = value
+
+
+def left_since(before: Snapshot, activation: torch.Tensor) -> list[Left]:
+    """What lies where none of its tensors lay before; what is known as the activation left out."""
+    known = {id(tensor) for tensor, _, _ in before.tensors}
+    return [
+        left
+        for kind, value, saved in before.cells
+        if not kind.same(value, saved)
+        for left in _in_cell(value, saved)
+        if (tensors := left.tensors)
+        and not any(id(tensor) in known for tensor in tensors)
+        and all(t.untyped_storage() is not activation.untyped_storage() for t in tensors)
+    ]
+
+
+def _in_cell(value: Any, saved: Any) -> Iterator[Left]:
+    if isinstance(value, (list, deque)):
+        old = {id(item) for item in saved}
+        new = len(list(takewhile(lambda item: id(item) not in old, reversed(value))))
+        yield from (Left(value, place) for place in range(-new, 0))
+    elif isinstance(saved, dict):
+        cell = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        yield from (Left(cell, key) for key, item in cell.items() if item is not saved.get(key))
 
 
 def activation_of(name: str, output: Any) -> torch.Tensor:

@@ -19,13 +19,23 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from scheduler.common.errors import SchedulerError
+from scheduler.common.errors import SchedulerError, UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.export.standalone.caches import for_one_run, is_cache
 from scheduler.export.standalone.state import Snapshot
-from scheduler.pytorch.model.call import Call, Extra, NoChain, Packing, activation_of
+from scheduler.pytorch.model.call import (
+    Call,
+    Extra,
+    Left,
+    NoChain,
+    Packing,
+    activation_of,
+    left_since,
+)
 from scheduler.pytorch.model.replace import replaced
-from scheduler.pytorch.model.step import call_model
-from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
+from scheduler.pytorch.model.rng import unmoved
+from scheduler.pytorch.model.step import call_model, device_of
+from scheduler.pytorch.observe.dispatch import OperationMode, reads_values, tensors_of
 
 _AT_RANDOM = "where the model leaves out blocks at random, set the rate of it to 0"
 
@@ -68,9 +78,11 @@ class CalledBlock:
         the call's `others`, and which tensor of the model each is. Seen by `see_parts`.
     leaks
         Modules inside it whose output somebody keeps, by a hook for instance.
+    left
+        What it leaves where its module has it, with its graph. Seen by `see_holds`.
     graded
-        Which of the extras in its output, and then in those of its leaks, are given a gradient.
-        Seen by `see_parts`.
+        Which of the extras in its output, in those of its leaks and in what is left are given a
+        gradient. Seen by `see_parts`.
     holds, stays
         Places among the call's `others` of the tensors that it holds when it is kept, and of those
         that it holds after its backward, too. Seen by `see_holds`.
@@ -91,6 +103,7 @@ class CalledBlock:
     packing: Packing
     sides: dict[int, int] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
     graded: set[int] = field(default_factory=set)
     holds: frozenset[int] = frozenset()
     stays: frozenset[int] = frozenset()
@@ -100,18 +113,21 @@ class CalledBlock:
     @property
     def extras(self) -> list[Extra]:
         """What it makes beside its activation and others keep."""
-        return [*self.packing.extras, *(e for leak in self.leaks for e in leak.packing.extras)]
+        inside: list[Leak | Left] = [*self.leaks, *self.left]
+        return [*self.packing.extras, *(e for each in inside for e in each.packing.extras)]
 
 
 def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[CalledBlock]:
     """Run the model without gradients and note how each block is called.
 
-    Raises `UnsupportedModel` where one is not called exactly once, in order.
+    Raises `UnsupportedModel` where one is not called exactly once, in order, or goes another way in
+    each step.
     """
-    ending, awaited = _read_elsewhere(model, inputs, names)
+    ending, awaited, first_way = _read_elsewhere(model, inputs, names)
+    way: list[list[Any]] = []
     blocks: list[CalledBlock] = []
     kinds: dict[Any, int] = {}
-    calls: list[tuple[Call, Snapshot]] = []
+    calls: list[tuple[Call, Snapshot, Snapshot]] = []
     trace = _OperationForms()
     inside: list[Leak] = []
 
@@ -123,20 +139,29 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
     def before(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         settle()
         call = Call.of(name, *for_one_run(model.get_submodule(name), args, kwargs))
-        calls.append((call, Snapshot((), handed=_but_caches(args, kwargs))))
+        state = Snapshot([model.get_submodule(name)], lambda tensor: False)
+        calls.append((call, state, Snapshot((), handed=_but_caches(args, kwargs))))
         trace.operations, inside[:] = [], []
 
     def after(name: str, module: nn.Module, output: Any) -> None:
-        call, handed = calls.pop()
-        if (left := handed.left_tensors) is not None:
+        call, state, handed = calls.pop()
+        way.append([func for func, _ in trace.operations])
+        if (where := handed.left_tensors) is not None:
             raise NoChain(
-                f"block {name!r} leaves a tensor for others in an argument ({left}), so they are "
+                f"block {name!r} leaves a tensor for others in an argument ({where}), so they are "
                 "not a chain"
             )
         activation = activation_of(name, output)
         packing = Packing(call.mark(output), activation)
         known = [*tensors_of((output, call.args, call.kwargs)), *module.parameters()]
-        leaks = [leak for leak in inside if leak.is_kept([*known, *module.buffers()])]
+        known += module.buffers()
+        leaks = [leak for leak in inside if leak.is_kept(known)]
+        # What hooks append to a list they are handed again.
+        left = [
+            each
+            for each in left_since(state, activation)
+            if not each.is_last or all(leak.is_kept([*known, *each.tensors]) for leak in leaks)
+        ]
         signature = _signature(module, call, activation, packing, trace.operations)
         kind = kinds.setdefault(signature, len(kinds))
         first = all(block.kind != kind for block in blocks)
@@ -146,8 +171,8 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         last = activation.detach().clone() if len(blocks) in ending else None
         run = sum(number < len(blocks) for number in ending)
         called, form = call if first else None, Extra.of(activation)
-        block = CalledBlock(name, module, run, kind, called, form, last, packing, leaks=leaks)
-        block.awaited_bytes = awaited[len(blocks)]
+        block = CalledBlock(name, module, run, kind, called, form, last, packing)
+        block.leaks, block.left, block.awaited_bytes = leaks, left, awaited[len(blocks)]
         blocks.append(block)
 
     parts = {part for name in names for part in model.get_submodule(name).modules()}
@@ -158,7 +183,22 @@ def find_calls(model: nn.Module, inputs: Any, names: Sequence[str]) -> list[Call
         output = call_watched(model, inputs, names, before, after)
         settle()
         del output
+    if way != first_way:  # as where the first call makes something
+        _check_way(names, way, _read_elsewhere(model, inputs, names)[2])
     return blocks
+
+
+def _check_way(names: Sequence[str], one: list[list[Any]], other: list[list[Any]]) -> None:
+    """Raise `UnsupportedModel` where two steps that draw the same run other operations.
+
+    But where values of tensors decide, as in a mixture of experts: they do so in each batch.
+    """
+    for name, *ways in zip(names, one, other, strict=True):
+        if ways[0] != ways[1] and not any(map(reads_values, ways[0] + ways[1])):
+            raise UnsupportedModel(
+                f"block {name!r} runs other operations from step to step, by what it has kept or "
+                "counted, and a plan is for steps that are alike; let it go one way"
+            )
 
 
 @dataclass
@@ -172,11 +212,13 @@ class _Made:
 
 def _read_elsewhere(
     model: nn.Module, inputs: Any, names: Sequence[str]
-) -> tuple[set[int], list[int]]:
+) -> tuple[set[int], list[int], list[list[Any]]]:
     """What is read of what blocks make by others than the next block, as its activation.
 
-    Numbers of the blocks whose output is; and of each the bytes of its `awaited_bytes`.
+    Numbers of the blocks whose output is; of each the bytes of its `awaited_bytes`; and the
+    operations that it runs.
     """
+    way: list[list[Any]] = [[] for _ in names]
     done: list[weakref.ref[Any]] = []  # storages of the activations that blocks handed over
     ending: set[int] = set()
     running: list[str] = []
@@ -228,6 +270,7 @@ def _read_elsewhere(
                 read(given)
             result = func(*args, **kwargs)
             if running:
+                way[len(done)].append(func)
                 note(given, tensors_of(result))
             return result
 
@@ -239,7 +282,7 @@ def _read_elsewhere(
         sum(each.nbytes for each in left.values() if each.maker <= number <= each.reader)
         for number in range(len(names))
     ]
-    return ending | {len(names) - 1}, awaited
+    return ending | {len(names) - 1}, awaited, way
 
 
 def call_watched(
@@ -249,7 +292,10 @@ def call_watched(
     before: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
     after: Callable[[str, nn.Module, Any], None],
 ) -> Any:
-    """Call the model without gradients, and these functions around each of the blocks."""
+    """Call the model without gradients, and these functions around each of the blocks.
+
+    Each such call draws the same random numbers.
+    """
     hooks = []
     # Without `with_kwargs` a hook is shown the positional arguments alone.
     for name in names:
@@ -261,7 +307,7 @@ def call_watched(
             module.register_forward_hook(lambda m, _, out, name=name: after(name, m, out)),
         ]
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with unmoved({device_of(model, inputs)}), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of checkpoints that see no gradients here
             return call_model(model, inputs)
     finally:
@@ -281,8 +327,8 @@ def call_around(model: nn.Module, inputs: Any) -> Any:
         raise
     except Exception as error:
         raise NoChain(
-            f"with its blocks left out the model fails ({type(error).__name__}: {error}); it uses "
-            "more of its blocks than the one tensor they hand on, so they are not a chain"
+            f"with its blocks left out the model fails ({first_sentence(error)}); it uses more of "
+            "its blocks than the one tensor they hand on, so they are not a chain"
         ) from error
 
 

@@ -36,6 +36,12 @@ def is_random(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
 
 
+def reads_values(operation: Any) -> bool:
+    """Whether what an operation gives, or how much, is decided by values of tensors."""
+    tags = getattr(operation, "tags", ())
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
 def is_mutable(operation: Any, *, unknown: bool = False) -> bool:
     """Whether an operation writes to its arguments; `unknown` for one that does not say."""
     schema = getattr(operation, "_schema", None)

@@ -113,7 +113,7 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
             "put back; make a small buffer of it, or a new tensor each time"
         )
     peaks, layout = see_bytes(layer)
-    again = _again(layer)
+    again = _again(layer, peaks.left_bytes)
     again_peak, early = again or (0, 0)
     return replace(
         peaks,
@@ -128,8 +128,11 @@ def see_layer(layer: IsolatedLayer, clock: Clock) -> tuple[Peaks, Layout | None]
     ), layout
 
 
-def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
-    """`Peaks.again_peak` and `early_bytes`; None where a recomputation goes another way."""
+def _again(layer: IsolatedLayer, left: int) -> tuple[int, int] | None:
+    """`Peaks.again_peak` and `early_bytes`; None where a recomputation goes another way.
+
+    `left`: bytes that the first forward leaves, which are counted throughout.
+    """
     found: list[int] = []
     live: list[int] = []
 
@@ -159,6 +162,7 @@ def _again(layer: IsolatedLayer) -> tuple[int, int] | None:
         with tracker.tag("sink"):
             scalar = Sink.apply(out, box)
         del out
+        given += min(tracker.live("layer") - storage_bytes(box[0]), left)
         try:
             scalar.backward()  # what it starts from stays to its end, in a step as here
         except CheckpointError:
@@ -290,7 +294,19 @@ def _replaced_bytes(state: Snapshot) -> int:
     now = Snapshot((), handed=[value for _, value, _ in changed])
     there = {id(tensor.untyped_storage()) for tensor, _, _ in now.tensors}
     gone = [t for t, _, _ in before.tensors if id(t.untyped_storage()) not in there]
+    gone += [state.places[id(t)] for t, _, _ in state.tensors if state.is_elsewhere(t)]
     return unique_bytes(gone)
+
+
+def keeps_output(layer: IsolatedLayer) -> bool:
+    """Whether a forward leaves its output where its module has it."""
+    layer.clear()
+    storage = layer.forward(gate(layer.template.device), [layer.template]).untyped_storage()
+    changed = [value for kind, value, saved in layer.state.cells if not kind.same(value, saved)]
+    there = Snapshot((), handed=changed).tensors
+    found = any(tensor.untyped_storage() is storage for tensor, _, _ in there)
+    layer.clear()
+    return found
 
 
 def layout_of(gradient: torch.Tensor) -> Layout | None:

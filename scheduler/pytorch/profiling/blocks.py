@@ -13,13 +13,14 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.caches import for_one_run
-from scheduler.export.standalone.state import Snapshot, is_small
+from scheduler.export.standalone.state import Snapshot, is_small, name_of
 from scheduler.pytorch.model.autocast import Ambient
-from scheduler.pytorch.model.call import Call, activation_of, extras_of
+from scheduler.pytorch.model.call import Call, NoChain, activation_of, extras_of
 from scheduler.pytorch.model.calls import CalledBlock, own_parameters
-from scheduler.pytorch.observe.autograd import Beside
+from scheduler.pytorch.observe.autograd import Aside, Beside, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, Layout, see_layer
@@ -39,7 +40,7 @@ class SeenBlock:
     @property
     def kinds(self) -> list[Peaks]:
         """Whole, and in each number of tiles."""
-        return [self.peaks, *(tile.peaks for tile in self.tiles.tiles)]
+        return [self.peaks, *self.tiles.each]
 
 
 def see_blocks(
@@ -106,7 +107,9 @@ def see_blocks(
             try:
                 peaks, passed = see_layer(layer, clock)
                 ways = see_options(block.name, layer, peaks, clock) if options else None
-                tiles = see_tiled_block(block.module, layer, peaks, clock, least, shared)
+                tiles = see_tiled_block(
+                    block.name, block.module, layer, peaks, clock, least, shared, options=options
+                )
                 seen[key] = SeenBlock(peaks, ways, tiles), passed
             except UnsupportedModel as error:
                 first = next(other for other in found if other.kind == block.kind)
@@ -115,9 +118,15 @@ def see_blocks(
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError as error:
+                if left := _with_graph(layer.state):
+                    raise NoChain(
+                        f"block {block.name!r} reads {left}, where the model leaves a tensor that "
+                        "passes a gradient on, so they are not a chain; hand it to the block as "
+                        "an argument"
+                    ) from error
                 raise UnsupportedModel(
                     f"block {block.name!r} cannot be run again by itself "
-                    f"({type(error).__name__}: {error}), as a recomputation would; leave it out of "
+                    f"({first_sentence(error)}), as a recomputation would; leave it out of "
                     "the blocks, and switch off what it changes (a cache for instance)"
                 ) from error
         one, layout = seen[key]
@@ -127,38 +136,57 @@ def see_blocks(
     return result[::-1], len(seen)
 
 
+def _with_graph(state: Snapshot) -> str:
+    """Names of what has a gradient to pass on where a forward begins; "" where nothing has."""
+    state.put()
+    found = [tensor for tensor, _, _ in state.tensors if tensor.grad_fn is not None]
+    return " or ".join(name_of(state.roots, tensor) for tensor in found)
+
+
 def see_holds(found: list[CalledBlock], ambient: Ambient) -> None:
-    """Note in each block what it holds of its other arguments, for its backward and beyond."""
-    seen = {block.kind: _holds(block, ambient) for block in found if block.call is not None}
+    """Note in each block what it holds of its other arguments, for its backward and beyond.
+
+    And what it leaves that may be given a gradient. What takes a gradient, and whether the block
+    has one, is heeded where it was seen before.
+    """
+    calls = {block.kind: block.call for block in found if block.call is not None}
+    seen: dict[Any, tuple[frozenset[int], frozenset[int], list[bool]]] = {}
     for block in found:
-        block.holds, block.stays = seen[block.kind]
+        key = block.kind, block.no_grad, *block.sides
+        if key not in seen:
+            seen[key] = _holds(block, calls[block.kind], ambient)
+        block.holds, block.stays, left = seen[key]
+        block.left = [each for each, graph in zip(block.left, left, strict=False) if graph]
 
 
-def _holds(block: CalledBlock, ambient: Ambient) -> tuple[frozenset[int], frozenset[int]]:
-    assert block.call is not None
-    others = block.call.others
+def _holds(
+    block: CalledBlock, call: Call, ambient: Ambient
+) -> tuple[frozenset[int], frozenset[int], list[bool]]:
+    others = call.others
     places = [place for place, leaf in enumerate(others) if isinstance(leaf, torch.Tensor)]
-    state = Snapshot(
-        [block.module], is_small, handed=[*block.call.args, *block.call.kwargs.values()]
-    )
+    state = Snapshot([block.module], is_small, handed=[*call.args, *call.kwargs.values()])
     try:
         # Copies, or those who hold them anyway would hide who else does.
         copies = {place: _copied(others[place]) for place in places}
         storages = {place: weakref.ref(copies[place].untyped_storage()) for place in places}
-        call = block.call.with_others(copies)
+        door = gate(call.activation.device)
+        for place in block.sides:  # no leaves, which their graph would hold
+            copies[place] = Aside.apply(door, [copies[place]], lambda gradient: None)
+        call = call.with_others(copies)
         activation = call.activation.detach()
         output = call.run(
             _once(block, ambient.around(_forward_of(block))),
             activation.requires_grad_(activation.is_floating_point()),
         )
+        left = [any(t.requires_grad for t in each.tensors) for each in block.left]
     except Exception:  # what that is about is said where the block is profiled
-        return frozenset(places), frozenset(places)
+        return frozenset(places), frozenset(places), []
     finally:
         state.put()
     del copies, call
     holds = frozenset(place for place in places if storages[place]() is not None)
     del output
-    return holds, frozenset(place for place in places if storages[place]() is not None)
+    return holds, frozenset(place for place in places if storages[place]() is not None), left
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -204,8 +232,9 @@ def _alone(
                 hook = leak.module.register_forward_hook(lambda *of: left.extend(tensors_of(of[2])))
                 stack.callback(hook.remove)
             output = handed.run(once, activation)
+        left += [tensor for each in block.left for tensor in each.tensors]
         extras = [*extras_of(output), *left]
-        graded = [extras[place] for place in block.graded if extras[place].requires_grad]
+        graded = [t for place, t in enumerate(extras) if place in block.graded and t.requires_grad]
         made: torch.Tensor = Beside.apply(activation_of(block.name, output), *graded)
         return made
 

@@ -229,7 +229,7 @@ def _notes(model: nn.Module, seen: Seen, found: Found, outside: _Outside) -> Ite
         )
     names = [block.name for block in seen.blocks]
     if cut_off := [name for name in found.names if name not in names]:
-        yield f"No blocks, because no gradient comes to what they hand over: {_some(cut_off)}."
+        yield f"No blocks, because they have no backward in a step: {_some(cut_off)}."
     if seen.tiles.refused:
         yield f"The head runs whole: {seen.tiles.refused}."
     if unused := outside.at(None):

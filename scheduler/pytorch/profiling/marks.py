@@ -48,10 +48,15 @@ class Beside:
 
 
 class Start:
-    """What is seen when the first block of a run is reached."""
+    """What is seen when the first block of a run is reached.
 
-    def __init__(self, activation: torch.Tensor, mark: Any, tracker: MemoryTracker) -> None:
-        self.mark = mark
+    `first`: the number of the first run that has the same input.
+    """
+
+    def __init__(
+        self, activation: torch.Tensor, mark: Any, tracker: MemoryTracker, first: int | None
+    ) -> None:
+        self.mark, self.first = mark, first
         self.shape, self.dtype = activation.shape, activation.dtype
         self.device = activation.device
         self.needs_grad = activation.requires_grad
@@ -61,6 +66,11 @@ class Start:
         self.box: list[Any] = []
         with tracker.tag("sink"):
             self.scalar = Sink.apply(activation, self.box)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the activation is counted, and as the input of no earlier run."""
+        return self.tag != "" and self.first is None
 
     def is_kept(self) -> bool:
         """Whether the activation is still there."""
@@ -95,9 +105,10 @@ class Turn:
         self.link = tracker.live(part.link)
         start = part.start
         assert start is not None
+        if start.needs_grad:
+            # What the part before hands on of it, where it has not made it, it has made itself.
+            start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
         with tracker.tag("gradients"):
-            if start.needs_grad:
-                start.box.append(torch.ones(start.shape, dtype=start.dtype, device=start.device))
             for side in part.sides:
                 self.sides[side.part] = self.sides.get(side.part, 0) + side.let_go()
         tracker.reset_peak()
@@ -190,7 +201,7 @@ class Run:
 
     `needs_grad`: of its input. `given` are parameters to which what comes after it gives a
     gradient, `layout` the strides of the one that it is handed, see `IsolatedLayer`. `cut_off`: it
-    is trained, and yet no gradient comes to what it hands over.
+    has no backward, as nothing in it is trained, or no gradient comes to what it hands over.
     """
 
     needs_grad: bool
@@ -228,6 +239,11 @@ class Parts:
     sides
         Of each tensor that blocks pass a gradient to beside their activation: the number of the
         part that made it, its bytes.
+    again
+        Of parts that hand a run what is there already: their number, and of the run whose input it
+        is, too; None: a part holds it, or the model's user.
+    passed
+        Numbers of the parts that hand on their input.
     """
 
     peaks: list[Peaks | None]
@@ -240,3 +256,5 @@ class Parts:
     inputs: list[list[tuple[int, int]]]
     freed: list[tuple[int, int, int]]
     sides: list[tuple[int, int]]
+    again: dict[int, int | None]
+    passed: set[int]

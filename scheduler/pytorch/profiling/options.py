@@ -7,7 +7,7 @@ they run in torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from statistics import median
@@ -20,16 +20,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.keeps import Keeps
+from scheduler.costs.options.both import wanted_around
 from scheduler.costs.options.inside import Inside, Operation
-from scheduler.costs.options.pareto import SeenOption, wanted
+from scheduler.costs.options.pareto import SeenOption, Wanted, wanted
 from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.checkpointing.selective import HandedBack, Selection, Together, check_torch
 from scheduler.pytorch.observe.autograd import Sink, gate
 from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import OperationMode, is_random, tensors_of, written
-from scheduler.pytorch.observe.layer import IsolatedLayer, see_bytes
+from scheduler.pytorch.observe.layer import IsolatedLayer, keeps_output, see_bytes
 from scheduler.pytorch.observe.tracker import storage_bytes
+from scheduler.pytorch.tiles.modules import in_tiles
 
 _LIFT = torch.ops.aten.lift_fresh.default
 
@@ -58,16 +60,30 @@ def see_options(name: str, layer: IsolatedLayer, peaks: Peaks, clock: Clock) -> 
     if not peaks.repeatable:
         return SeenOptions(inside, (), 0.0)
     found, gap = wanted(inside, peaks.recompute_time, peaks.saved_bytes)
-    ways = []
+    return SeenOptions(inside, tuple(_ways(name, layer, peaks, found)), gap)
+
+
+def see_tiled_options(
+    name: str, layer: IsolatedLayer, tiled: Peaks, clock: Clock
+) -> tuple[SeenOption, ...]:
+    """Options of the block with a module in tiles, as it was seen to be `tiled`."""
+    inside = _look_inside(layer, clock)
+    return tuple(_ways(name, layer, tiled, wanted_around(inside, tiled)))
+
+
+def _ways(
+    name: str, layer: IsolatedLayer, peaks: Peaks, found: Iterable[Wanted]
+) -> Iterator[SeenOption]:
+    """The block run with each of the sets kept."""
+    # While it runs again it holds what it has changed on its module, to put that back: an output
+    # left there, too.
+    more = peaks.state_bytes + (peaks.output_bytes if keeps_output(layer) else 0)
     for want in found:
         seen, _ = see_bytes(replace(layer, run=_selective(name, layer, want.keeps)), plain=False)
         if seen.saved_bytes <= peaks.saved_bytes:
-            # While it runs again it holds what it has changed on its module, to put that back.
-            peak = seen.backward_peak + peaks.state_bytes
-            seen = replace(seen, backward_peak=peak)
+            seen = replace(seen, backward_peak=seen.backward_peak + more)
             # Before it runs there are copies of all that it may change.
-            ways.append(SeenOption(want, seen.with_more_in_forward(layer.state.copied_bytes)))
-    return SeenOptions(inside, tuple(ways), gap)
+            yield SeenOption(want, seen.with_more_in_forward(layer.state.copied_bytes))
 
 
 class _From(AbstractContextManager[None]):
@@ -113,6 +129,7 @@ def _look_inside(layer: IsolatedLayer, clock: Clock) -> Inside:
             )
     return replace(
         first,
+        tiled_time=median(a.tiled_time for a in attempts),
         forward=_timed([a.forward for a in attempts]),
         backward=_timed([a.backward for a in attempts]),
     )
@@ -136,7 +153,7 @@ def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal stop
         saved.add(recorder.storage(tensor))
-        stop = len(recorder.operations)
+        stop, recorder.tiled_before = len(recorder.operations), recorder.tiled_time
         # As it is, an output that is saved would hold its own graph, which holds it: a cycle.
         return tensor.detach()
 
@@ -162,6 +179,7 @@ def _look(layer: IsolatedLayer, clock: Clock) -> Inside:
         output,
         frozenset(saved),
         stop,
+        recorder.tiled_before,
     )
 
 
@@ -173,6 +191,8 @@ class _OperationLog(OperationMode):
         self.operations: list[Operation] = []
         self.sizes: list[int] = []
         self.given: set[int] = set()
+        # Of what ran in tiles so far, and of that what ran before autograd saved something.
+        self.tiled_time = self.tiled_before = 0.0
         self._clock = clock
         self._marks: list[tuple[Any, Any]] = []
         # What the block changes on its module: a recomputation starts from it as it was.
@@ -184,6 +204,11 @@ class _OperationLog(OperationMode):
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in of_torch.SAC_IGNORED_OPS:
             return func(*args, **kwargs)
+        if in_tiles():
+            start = self._clock.mark()
+            result = func(*args, **kwargs)
+            self.tiled_time += self._clock.between(start, self._clock.mark())
+            return result
         # What Python makes a tensor of is seen here first, and made anew in each run.
         reads = () if func is _LIFT else self._seen((args, kwargs))
         changed = tensors_of(written(func, args, kwargs))

@@ -19,6 +19,8 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.costs.peaks import Peaks
+from scheduler.export.standalone.state import Snapshot
+from scheduler.pytorch.model.autocast import Ambient
 from scheduler.pytorch.model.call import Call, NoChain
 from scheduler.pytorch.model.calls import (
     CalledBlock,
@@ -33,18 +35,25 @@ from scheduler.pytorch.observe.autograd import Aside, Join, Source, gate, leaves
 from scheduler.pytorch.observe.clock import Clock, spread
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
+from scheduler.pytorch.profiling.blocks import see_holds
 from scheduler.pytorch.profiling.marks import Beside, Local, Part, Parts, Run, Side, Start, Turn
 
 Loss = Callable[[Any], Any] | None
 
 
 def see_parts(
-    model: nn.Module, inputs: Any, loss_fn: Loss, blocks: list[CalledBlock], clock: Clock
+    model: nn.Module,
+    inputs: Any,
+    loss_fn: Loss,
+    blocks: list[CalledBlock],
+    clock: Clock,
+    ambient: Ambient,
 ) -> Parts:
     """Profile what runs before, between and after the runs of blocks, these themselves left out.
 
-    Also notes in each block which of its other arguments it passes a gradient to (its `sides`), and
-    which of the tensors in its output beside the activation are given one (`graded`).
+    Also notes in each block which of its other arguments it passes a gradient to (its `sides`) and
+    which it holds, and which of the tensors that it makes beside the activation are given a
+    gradient (`graded`).
 
     Raises `UnsupportedModel` where a block is handed what another makes beside its activation, or
     the loss has no gradient.
@@ -54,6 +63,7 @@ def see_parts(
         return _Step(model, inputs, loss_fn, blocks, clock, tracked=tracked)
 
     timed = clock.repeated(lambda: step(tracked=False).times())
+    see_holds(blocks, ambient)
     return step(tracked=True).parts(list(zip(*timed, strict=True)))
 
 
@@ -87,9 +97,11 @@ class _Step:
         self._waiting: list[torch.Tensor] = []  # gradients of what blocks make beside
         self._passed: tuple[weakref.ref[Any], Any] | None = None  # into a run: storage, node
         clear_gradients(model, inputs)
+        state = Snapshot([block.module for block in blocks if block.left], lambda tensor: False)
         with self.tracker if tracked else nullcontext(), ExitStack() as self._tags:
             self._run(loss_fn)
         clear_gradients(model, inputs)
+        state.put()
 
     def _run(self, loss_fn: Loss) -> None:
         tracker, clock = self.tracker, self.clock
@@ -138,12 +150,16 @@ class _Step:
 
     def _inputs_there(self) -> set[int]:
         """Numbers of the runs whose input is there."""
-        return {part.number for part in self.all if part.start and part.start.is_kept()}
+        return {
+            part.number
+            for part in self.all
+            if part.start and part.start.first is None and part.start.is_kept()
+        }
 
     def _input_bytes(self, runs: Iterable[int]) -> int:
         """Bytes of the inputs of runs that the tracker counts."""
         starts = (self.all[run].start for run in runs)
-        return sum(start.output_bytes for start in starts if start is not None and start.tag)
+        return sum(start.output_bytes for start in starts if start and start.is_counted)
 
     def _live(self, but: int | None = None) -> int:
         """Bytes live, with those that stand-ins stand for; `but` without one block's activation."""
@@ -188,7 +204,9 @@ class _Step:
         self._check_not_beside(block, call.activation, number - 1)
         if part.start is None:
             part.own_peak = tracker.peak(part.tag)
-            part.start = Start(call.activation, self.clock.mark(), tracker)
+            storage = call.activation.untyped_storage()
+            same = (p.number for p in self.all if p.start and p.start.storage() is storage)
+            part.start = Start(call.activation, self.clock.mark(), tracker, next(same, None))
             if part.start.needs_grad:
                 self._turn_before(part.start.scalar, part)
         block.sides = self._aside(block, others)
@@ -198,8 +216,11 @@ class _Step:
             passed = block.form.stand_in()
         extras = iter(self._extras(block, part))
         mine = list(islice(extras, len(block.packing.extras)))
+        of_leaks = [list(islice(extras, len(leak.packing.extras))) for leak in block.leaks]
+        for left in block.left:
+            left.put(list(islice(extras, len(left.packing.extras))))
         for leak in block.leaks:
-            made = list(islice(extras, len(leak.packing.extras)))
+            made = of_leaks.pop(0)
             with replaced(leak.module, partial(_handed, leak.packing.pack(None, (), made))):
                 leak.module()  # for its hooks
             del made
@@ -217,6 +238,7 @@ class _Step:
     def _extras(self, block: CalledBlock, part: Part) -> list[torch.Tensor]:
         """Stand-ins for what a block makes beside its activation."""
         made = []
+        first_left = len(block.extras) - sum(len(each.packing.extras) for each in block.left)
         for place, form in enumerate(block.extras):
             with self.tracker.tag("sink"):
                 tensor = form.stand_in()
@@ -227,7 +249,8 @@ class _Step:
                         self._waiting.append(gradient)
 
                     tensor = self._way_in(part, tensor, seen)
-            self._stands_for(tensor, form.nbytes, -1)
+            if place < first_left:  # what is left is counted where the block is profiled
+                self._stands_for(tensor, form.nbytes, -1)
             made.append(tensor)
         return made
 
@@ -490,7 +513,32 @@ class _Step:
             sum(each.size for each in self._beside if each.last == number)
             for number in range(len(self.blocks))
         ]
-        return Parts(peaks, runs, held, side, self.loss_bytes, local, beside, inputs, freed, sides)
+        again = dict(self._again())
+        passed = {p.number for p in self.all[:-1] if p.start and p.start.tag == p.link}
+        return Parts(
+            peaks,
+            runs,
+            held,
+            side,
+            self.loss_bytes,
+            local,
+            beside,
+            inputs,
+            freed,
+            sides,
+            again,
+            passed,
+        )
+
+    def _again(self) -> Iterable[tuple[int, int | None]]:
+        """The parts that hand a run what is there already, see `Parts.again`."""
+        for part in self.all[:-1]:
+            start = part.start
+            assert start is not None
+            if start.tag == "" or (part.output_kept and start.tag not in (part.tag, part.link)):
+                yield part.number, None
+            elif start.first is not None:
+                yield part.number, start.first
 
     def _beside_bytes(self, run: int, number: int) -> int:
         """Bytes of what blocks of a run from one of that number on are handed beside."""
@@ -529,7 +577,7 @@ class _Step:
             assert part.start is not None
             assert part.turn is not None
             extras = any(block.graded for block in self.blocks if block.run == part.number)
-            cut_off = part.wanted and not part.turn.graded and not extras
+            cut_off = not part.wanted or not (part.turn.graded or extras)
             yield Run(part.start.needs_grad, part.given, part.turn.layout, cut_off)
 
     def _local(self) -> Iterable[Local]:

@@ -185,9 +185,9 @@ def see(
     roofline: Roofline | None = None,
 ) -> Seen:
     """What `profile`, whose parameters these are, sees on its way to the costs."""
-    check_loss(loss_fn)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     model = profiled(model, blocks, options=options)
+    check_loss(loss_fn)
     faking = is_fake(model) if fake is None else fake
     machine = _machine(gpu, roofline, faking)
     with prepared(model, inputs, fake=faking) as (model, inputs):
@@ -231,7 +231,7 @@ def _profile(
     _check_casts(model, blocks, ambient)
     see_holds(blocks, ambient)
     with ambient.inside(model, cache=True):
-        parts = see_parts(model, inputs, loss_fn, blocks, clock)
+        parts = see_parts(model, inputs, loss_fn, blocks, clock, ambient)
     # What has no backward is let go where its output is: to the chain it is code between blocks.
     cut_off = [block.name for block in blocks if parts.runs[block.run].cut_off]
     if 0 < len(cut_off) < len(blocks):
@@ -244,17 +244,17 @@ def _profile(
             _tokens(blocks[-1]),
             least,
             _last(parts),
-            lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock)),
+            lambda: _last(see_parts(model, inputs, loss_fn, blocks, clock, ambient)),
         )
     seen, runs = see_blocks(blocks, parts, clock, ambient, options, least)
     casts = ambient.cached_bytes(
         [block.module for block in blocks], all_of_first=not parts.runs[0].needs_grad
     )
-    layers = Sight(model, blocks, parts, seen, casts, tiles).layers()
     # A checkpoint holds what its blocks change on their modules as it was before; and what dropped
     # forwards leave is there until the step is over: for kept ones the safe side.
     held = parts.held_bytes + max(block.awaited_bytes for block in blocks)
     held += sum(each.peaks.state_bytes + each.peaks.left_bytes for each in seen)
+    layers = Sight(model, blocks, parts, seen, held, casts, tiles).layers()
     costs = CostGraph(layers, input_bytes=held, name=type(model).__name__, time_unit="ms")
     estimated = isinstance(clock, RooflineClock)
     return Seen(costs, blocks, parts, runs, estimated, seen, tiles)

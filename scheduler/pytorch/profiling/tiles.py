@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.costs.options.both import TiledOptions
 from scheduler.costs.options.tiles import Tile, find_tiles
 from scheduler.costs.peaks import Peaks
 from scheduler.export.standalone.state import Snapshot, is_small
@@ -22,6 +23,7 @@ from scheduler.pytorch.observe.clock import Clock
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.layer import IsolatedLayer, see_layer
 from scheduler.pytorch.observe.tracker import storage_bytes
+from scheduler.pytorch.profiling.options import see_tiled_options
 from scheduler.pytorch.tiles.head import chunked_head
 from scheduler.pytorch.tiles.modules import TiledModule
 from scheduler.pytorch.tiles.tokens import why_whole
@@ -40,12 +42,19 @@ class TiledBlock:
     """A block with modules in tiles.
 
     `modules` are those that run so, by their names in the block; `refused` says of others why they
-    do not; `tiles` are all numbers of tiles that were tried and are worth it.
+    do not; `tiles` are all numbers of tiles that were tried and are worth it. `both`: with the one
+    in tiles that holds most, and results of others kept.
     """
 
     modules: tuple[str, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     tiles: tuple[Tile, ...] = ()
+    both: tuple[TiledOptions, ...] = ()
+
+    @property
+    def each(self) -> list[Peaks]:
+        """The block in each number of tiles."""
+        return [tile.peaks for tile in (*self.tiles, *(one.tile for one in self.both))]
 
 
 def see_tiles(
@@ -64,14 +73,17 @@ def see_tiles(
 
 
 def see_tiled_block(
+    called: str,
     block: nn.Module,
     layer: IsolatedLayer,
     whole: Peaks,
     clock: Clock,
     least: int | None,
     shared: set[int],
+    *,
+    options: bool,
 ) -> TiledBlock:
-    """See a block, which costs `whole` as it is, with its token-wise modules in tiles.
+    """See the block `called` so, which costs `whole` as it is, with token-wise modules in tiles.
 
     `shared` are modules that other blocks have, too, which may run in other tiles.
     """
@@ -87,24 +99,39 @@ def see_tiled_block(
         return TiledBlock(refused=look.refused)
     time = median(times)
 
-    def tiled(count: int) -> Peaks:
-        placed = [TiledModule(block.get_submodule(name), name, count) for name in modules]
-        for each in placed:
-            each.put()
-        try:
+    def tiled(names: tuple[str, ...], count: int) -> Peaks:
+        with _put(block, names, count):
             seen, _ = see_layer(_as_it_is(layer), clock)
-        finally:
-            for each in placed:
-                each.take_away()
         longer = seen.forward_time + seen.backward_time - whole.forward_time - whole.backward_time
         return replace(
             seen,
-            forward_peak=max(seen.forward_peak, seen.again_peak),
             forward_time=whole.forward_time,
-            backward_time=whole.backward_time + max(longer, time),
+            backward_time=whole.backward_time + max(longer, look.shares(names) * time),
         )
 
-    return TiledBlock(modules, look.refused, find_tiles(tokens, least, whole, tiled))
+    def around(name: str) -> Iterator[TiledOptions]:
+        for tile in find_tiles(tokens, least, whole, partial(tiled, (name,))):
+            with _put(block, (name,), tile.count):
+                ways = see_tiled_options(called, _as_it_is(layer), tile.peaks, clock)
+            yield TiledOptions(name, tile, ways)
+
+    largest = look.largest() if options else None
+    both = () if largest is None else tuple(around(largest))
+    found = find_tiles(tokens, least, whole, partial(tiled, modules))
+    return TiledBlock(modules, look.refused, found, both)
+
+
+@contextmanager
+def _put(block: nn.Module, names: Iterable[str], count: int) -> Iterator[None]:
+    """Inside, these modules of a block run in so many tiles."""
+    placed = [TiledModule(block.get_submodule(n), n, count, looked_at=True) for n in names]
+    for each in placed:
+        each.put()
+    try:
+        yield
+    finally:
+        for each in placed:
+            each.take_away()
 
 
 def _as_it_is(layer: IsolatedLayer) -> IsolatedLayer:
@@ -126,7 +153,7 @@ class _Look:
 
     def __init__(self, block: nn.Module, shared: set[int], clock: Clock) -> None:
         self.refused: dict[str, str] = {}
-        self.worth: dict[str, None] = {}
+        self.worth: dict[str, int] = {}  # with the bytes that they hold inside
         self.time = 0.0
         self._clock = clock
         self._inside = False
@@ -135,6 +162,16 @@ class _Look:
             for name, module in block.named_modules()
             if name and id(module) not in shared
         }
+
+    def largest(self) -> str | None:
+        """The module that holds most inside, if it is one with products."""
+        name = max(self.worth, key=lambda each: self.worth[each])
+        weights = self._modules[name].parameters()
+        return name if any(weight.dim() > 1 for weight in weights) else None
+
+    def shares(self, names: Iterable[str]) -> float:
+        """The part that modules have in all that is held inside."""
+        return sum(self.worth[name] for name in names) / (sum(self.worth.values()) or 1)
 
     def start(self) -> None:
         """Before the block runs."""
@@ -187,7 +224,8 @@ class _Look:
         for tensor in own:
             saved.pop(id(tensor.untyped_storage()), None)
         taken = sum(tensor.numel() * tensor.element_size() for tensor in given)
-        if sum(map(storage_bytes, saved.values())) >= taken:
-            self.worth[name] = None
+        held = sum(map(storage_bytes, saved.values()))
+        if held >= taken:
+            self.worth[name] = held
             self.time += time
         return made

@@ -14,25 +14,32 @@ for each tile: its input again (only its gradient takes memory: X / n), its forw
 and its backward. Of the parameters, sums: G from the first tile on, and beside it the gradient of
 one parameter at a time, as the tile's backward makes it. In the end the sums are rounded to the
 parameters' types, one by one. The module's forward so runs once more for each time that its block
-runs; inside a recomputed block three times, or twice where the recomputation ends before it.
+runs; inside a recomputed block three times, or twice where the recomputation ends before it. What
+runs for the backward leaves out products that the backward does not need, such as an MLP's last.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+import torch.utils.checkpoint as of_torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import counted
 from scheduler.pytorch.model.autocast import Ambient, lifted, without_cast_cache
 from scheduler.pytorch.model.replace import Replaced
+from scheduler.pytorch.observe.dispatch import OperationMode
 from scheduler.pytorch.tiles.chunks import exact, same
 from scheduler.pytorch.tiles.tokens import why_whole
 
@@ -40,11 +47,14 @@ from scheduler.pytorch.tiles.tokens import why_whole
 class TiledModule(Replaced):
     """The replaced forward of a module that treats tokens alone."""
 
-    def __init__(self, module: nn.Module, name: str, tiles: int) -> None:
+    def __init__(
+        self, module: nn.Module, name: str, tiles: int, *, looked_at: bool = False
+    ) -> None:
         super().__init__(module)
         self.name = name
         self.tiles = tiles
-        self._looked_at: set[bool] = set()
+        self._looked_at = {module.training} if looked_at else set[bool]()
+        self.stops: dict[Any, int | None] = {}  # of `_Again`, by what may make them others
         _outside_graphs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -58,9 +68,10 @@ class TiledModule(Replaced):
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise `UnsupportedModel` where it is seen not to treat tokens alone, when it runs first.
 
-        Dropout may be on in training only.
+        Dropout may be on in training only. Where a selective checkpoint counts operations that is
+        seen in the backward.
         """
-        if self.module.training in self._looked_at:
+        if self.module.training in self._looked_at or _is_counted():
             return
         if why := why_whole(self.module, self.original, args, kwargs):
             raise UnsupportedModel(
@@ -86,15 +97,22 @@ def _run(tiled: TiledModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     tokens = [leaves[i] for i in places]
 
-    def run(parts: Sequence[torch.Tensor], parameters: dict[str, torch.Tensor] | None) -> Any:
+    def given(parts: Sequence[torch.Tensor]) -> Any:
         mine = list(leaves_alone)
         for i, part in zip(places, parts, strict=True):
             mine[i] = part
-        given, keywords = tree_unflatten(mine, form)
+        return tree_unflatten(mine, form)
+
+    def run(parts: Sequence[torch.Tensor], parameters: dict[str, torch.Tensor] | None) -> Any:
+        mine, keywords = given(parts)
         if parameters is None:
-            return tiled.original(*given, **keywords)
+            return tiled.original(*mine, **keywords)
         inside = {f"module.{name}": tensor for name, tensor in parameters.items()}
-        return functional_call(_Body(tiled), inside, given, keywords)
+        return functional_call(_Body(tiled), inside, mine, keywords)
+
+    def check(parts: Sequence[torch.Tensor]) -> None:
+        mine, keywords = given(parts)
+        tiled.check(mine, keywords)
 
     leaves_alone = [None if i in places else leaf for i, leaf in enumerate(leaves)]
     lead = tokens[0].shape[:-1]
@@ -105,7 +123,7 @@ def _run(tiled: TiledModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
                 f"{tuple(other.shape)} beside its tokens; solve costs without tiles"
             )
     count = lead.numel()
-    work = _Work(tiled, run, lead, tokens[0].device)
+    work = _Work(tiled, run, check, lead, tokens[0].device)
     trained = dict[str, nn.Parameter]()
     if torch.is_grad_enabled():
         trained = {n: p for n, p in tiled.module.named_parameters() if p.requires_grad}
@@ -148,15 +166,21 @@ class _Work:
     needed: list[bool]
 
     def __init__(
-        self, tiled: TiledModule, run: Callable[..., Any], lead: torch.Size, device: torch.device
+        self,
+        tiled: TiledModule,
+        run: Callable[..., Any],
+        check: Callable[..., Any],
+        lead: torch.Size,
+        device: torch.device,
     ) -> None:
         self.tiled, self.lead = tiled, lead
-        self._device, self._run, self._again = device, run, Ambient(device).around(run)
+        around = Ambient(device).around
+        self._device, self._run, self._again, self._check = device, run, around(run), around(check)
 
     def forward(self, tokens: Sequence[torch.Tensor], tiles: int) -> torch.Tensor:
         """The output, without a graph."""
         out: torch.Tensor | None = None
-        with torch.no_grad(), without_cast_cache(self._device.type):
+        with _inside(), torch.no_grad(), without_cast_cache(self._device.type):
             for start, end, parts in self._tiles([self._flat(t) for t in tokens], tiles):
                 made = self._run(parts, None)
                 if out is None:
@@ -168,7 +192,10 @@ class _Work:
 
     def backward(self, grad: torch.Tensor) -> list[torch.Tensor | None]:
         """The gradients of the tokens, and of the parameters."""
-        tokens = [self._flat(t) for t in self.entry.saved_tensors]
+        saved = self.entry.saved_tensors
+        self._check(saved)
+        tokens = [self._flat(t) for t in saved]
+        del saved
         grads = [
             torch.empty_like(t) if is_needed else None
             for t, is_needed in zip(tokens, self.needed, strict=True)
@@ -185,9 +212,7 @@ class _Work:
             parts = [
                 p.detach().requires_grad_(g is not None) for p, g in zip(parts, grads, strict=True)
             ]
-            # As it was in the forward; and hooks are not for what ends right here.
-            with lifted(self._device), torch.enable_grad(), saved_tensors_hooks(same, same):
-                made = self._again(parts, leaves)
+            made = self._made_again(parts, leaves)
             torch.autograd.backward(made, grad[start:end].view_as(made))
             del made
             for part, whole in zip(parts, grads, strict=True):
@@ -206,6 +231,30 @@ class _Work:
             found.append(None if each is None else each.to(leaf.dtype))
         return found
 
+    def _made_again(
+        self, parts: list[torch.Tensor], leaves: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """A tile's output, with its graph: its values are nobody's, and products may lack them."""
+        stops, key = self.tiled.stops, (self.tiled.module.training, *self.needed, *self.names)
+        if key not in stops:
+            few = [p.detach()[..., :2, :].requires_grad_(p.requires_grad) for p in parts]
+            made, again = self._run_again(few, leaves, None)
+            stops[key] = None if _has_own(made.grad_fn) else again.saved
+        made, again = self._run_again(parts, leaves, stops[key])
+        if again.saved > again.left_out:  # it ran otherwise than when it was looked at
+            stops[key] = None
+            made, again = self._run_again(parts, leaves, None)
+        return made
+
+    def _run_again(
+        self, parts: list[torch.Tensor], leaves: dict[str, torch.Tensor], stop: int | None
+    ) -> tuple[torch.Tensor, _Again]:
+        again = _Again(stop)
+        # As it was in the forward; and hooks are not for what ends right here.
+        hooks = saved_tensors_hooks(again.pack, same)
+        with lifted(self._device), torch.enable_grad(), hooks, again:
+            return self._again(parts, leaves), again
+
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.reshape(-1, tensor.shape[-1])
 
@@ -219,6 +268,79 @@ class _Work:
             end = start + (self.lead.numel() + tiles - 1 - part) // tiles
             yield start, end, [t[start:end].view(*ones, end - start, -1) for t in tokens]
             start = end
+
+
+_HERE = threading.local()
+
+
+def _is_counted() -> bool:
+    """Whether a selective checkpoint tells operations apart by how many there were."""
+    kinds = of_torch._CachingTorchDispatchMode, of_torch._CachedTorchDispatchMode
+    return any(isinstance(mode, kinds) for mode in _get_current_dispatch_mode_stack())
+
+
+def in_tiles() -> bool:
+    """Whether a tile's forward is running: its operations are not a block's to keep."""
+    return getattr(_HERE, "depth", 0) > 0
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    _HERE.depth = getattr(_HERE, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _HERE.depth -= 1
+
+
+_SIZES: dict[Any, Callable[..., tuple[int, ...]]] = {
+    torch.ops.aten.mm.default: lambda a, b: (a.shape[0], b.shape[1]),
+    torch.ops.aten.bmm.default: lambda a, b: (*a.shape[:2], b.shape[2]),
+    torch.ops.aten.addmm.default: lambda c, a, b: (a.shape[0], b.shape[1]),
+    torch.ops.aten.baddbmm.default: lambda c, a, b: (*a.shape[:2], b.shape[2]),
+}
+"""Of the products that may be left out, the sizes of their results."""
+
+
+class _Again(OperationMode):
+    """A tile's forward for its backward, which stops computing after operation number `stop`.
+
+    `saved` is how many had run when autograd last saved something, `left_out` how many before the
+    first product was left out.
+    """
+
+    def __init__(self, stop: int | None) -> None:
+        super().__init__()
+        self._stop = sys.maxsize if stop is None else stop
+        self.ran = self.saved = 0
+        self.left_out = sys.maxsize
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """For autograd's hooks."""
+        self.saved = self.ran
+        return tensor
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, self.ran = self.ran, self.ran + 1
+        # Within a function of its own autograd saves nothing, which may hold what it makes.
+        if before < self._stop or func not in _SIZES or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        self.left_out = min(self.left_out, before)
+        return args[-1].new_empty(_SIZES[func](*args))
+
+
+def _has_own(node: Any) -> bool:
+    """Whether a graph has a function that is not torch's, which may hold tensors unseen."""
+    todo, known = [node], set[Any]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in known:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        known.add(node)
+        todo += [after for after, _ in node.next_functions]
+    return False
 
 
 def _add(sums: list[Any], i: int, leaf: torch.Tensor) -> None:

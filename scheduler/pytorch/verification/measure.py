@@ -84,8 +84,8 @@ def measure(
         On CUDA the peak is the allocator's, on the CPU it is counted tensor by tensor (scratch
         memory inside a kernel is not seen there).
     """
-    check_loss(loss_fn)
     model = bare(model)
+    check_loss(loss_fn)
     faking = is_fake(model) if fake is None else fake
     return measured(model, inputs, loss_fn, blocks, fake=faking, inside=True)
 

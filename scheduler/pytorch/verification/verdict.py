@@ -27,7 +27,7 @@ class Verification:
         "different", or "not compared".
     largest_difference, largest_difference_units
         Of the gradients, as a share of the largest entry of the parameter's, and that in units of
-        rounding of its type; 0 when equal.
+        rounding of its type, or of a less exact one in which the step computes; 0 when equal.
     deterministic
         Are two steps without the plan equal bit by bit? None on fake tensors.
     state

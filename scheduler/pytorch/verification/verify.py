@@ -14,17 +14,17 @@ from torch import nn
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.export.standalone.state import named_state
-from scheduler.plans.lengths import PlansByLength
+from scheduler.plans.lengths import PlansByLength, check_plan
 from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.followed import plan_for
-from scheduler.pytorch.checkpointing.kind import check_plan, within
+from scheduler.pytorch.checkpointing.kind import within
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.autocast import lifted
 from scheduler.pytorch.model.fake import faked
 from scheduler.pytorch.model.rng import GENERATORS
 from scheduler.pytorch.model.step import check_loss, device_of, prepared
 from scheduler.pytorch.model.wrappers import bare
-from scheduler.pytorch.observe.dispatch import tensors_of
+from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 from scheduler.pytorch.verification.counts import counted, saving
 from scheduler.pytorch.verification.measure import Measurement, TrainingStep, measured
 from scheduler.pytorch.verification.verdict import Verification
@@ -135,13 +135,14 @@ class _Values:
     gradients: dict[str, torch.Tensor]
     drawn: list[bytes]
     state: dict[str, bytes]
+    unit: float  # of rounding, of the least exact type that something is computed in
 
     def after(self, other: _Values, *, rounded: bool = False) -> bool:
         """Whether another step leaves the same; `rounded`: with a loss that may be rounded."""
         if (self.drawn, self.state) != (other.drawn, other.state):
             return False
         if rounded:
-            return _farthest({"": self.loss}, {"": other.loss}).units <= ROUNDING
+            return _farthest({"": self.loss}, {"": other.loss}, unit=self.unit).units <= ROUNDING
         return _digest(self.loss) == _digest(other.loss)
 
     @classmethod
@@ -156,7 +157,8 @@ class _Values:
 
         device = device_of(model, inputs)
         with prepared(model, inputs):
-            with lifted(device) as ambient, counted(model, names, seen):
+            watch = _LeastExact()
+            with lifted(device) as ambient, counted(model, names, seen), watch:
                 loss = TrainingStep(model, inputs, loss_fn, ambient).run()
             named = model.named_parameters()
             gradients = {n: p.grad.detach().cpu() for n, p in named if p.grad is not None}
@@ -164,7 +166,20 @@ class _Values:
             if device.type == "cuda":
                 drawn.append(_digest(torch.rand(1, device=device)))
             state = {name: _digest(value) for name, value in named_state(model).items()}
-            return cls(outputs, loss.detach().cpu(), gradients, drawn, state)
+            return cls(outputs, loss.detach().cpu(), gradients, drawn, state, watch.unit)
+
+
+class _LeastExact(OperationMode):
+    """The unit of rounding of the least exact type in which operations compute."""
+
+    unit = 0.0
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = func(*args, **kwargs)
+        for tensor in tensors_of(made):
+            if tensor.is_floating_point():
+                self.unit = max(self.unit, torch.finfo(tensor.dtype).eps)
+        return made
 
 
 def _compared(found: Verification, values: _Values, again: _Values, mine: _Values) -> Verification:
@@ -172,7 +187,8 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
     noise = _farthest(values.gradients, again.gradients).share
     deterministic = not noise and values.outputs == again.outputs and values.after(again)
     tiled = bool(found.plan.tiles)
-    far, units, worst = _farthest(values.gradients, mine.gradients, FLOOR if tiled else 0.0)
+    floor = FLOOR if tiled else 0.0
+    far, units, worst = _farthest(values.gradients, mine.gradients, floor, values.unit)
     if not far:
         gradients = "equal"
     elif tiled and units <= ROUNDING and far <= MOST_ROUNDING:
@@ -203,7 +219,8 @@ def _compared(found: Verification, values: _Values, again: _Values, mine: _Value
 class _Apart(NamedTuple):
     """How far tensors are apart, as a share of a tensor's largest entry, and which is farthest.
 
-    `units` is the most in units of rounding, each tensor's in those of its own type.
+    `units` is the most in units of rounding: of the tensor's own type, or of a less exact one in
+    which the step computes.
     """
 
     share: float
@@ -212,9 +229,14 @@ class _Apart(NamedTuple):
 
 
 def _farthest(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], floor: float = 0.0
+    one: dict[str, torch.Tensor],
+    other: dict[str, torch.Tensor],
+    floor: float = 0.0,
+    unit: float = 0.0,
 ) -> _Apart:
-    """How far tensors are apart; `floor`: no entry counts as smaller than this share of them all.
+    """How far tensors are apart, in `unit` of rounding at least.
+
+    `floor`: no entry counts as smaller than this share of them all.
 
     What is zero but for rounding, as the gradient of a bias on the keys of attention, has no size
     of its own to be compared with.
@@ -232,7 +254,7 @@ def _farthest(
             continue  # the same steps break in the same way
         difference = float((a - b).abs().max()) / max(float(a.abs().max()), least)
         difference = difference if difference > 0 else float("inf")  # NaN on one side
-        units = max(units, difference / torch.finfo(one[name].dtype).eps)
+        units = max(units, difference / max(torch.finfo(one[name].dtype).eps, unit))
         if difference > far:
             far, worst = difference, name
     return _Apart(far, units, worst)

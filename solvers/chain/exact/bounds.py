@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOMS = 128
 """Times for which `room` is tabulated, besides none."""
 
-_PRICES = 48
+_PRICES, _NEAR, _ROUNDS = 48, 8, 4
 _ROUNDING = 1e-9
 """More than what sums of floats lose, relative to their largest term."""
 
@@ -64,10 +64,14 @@ class Bounds:
         sizes = a[k.OUTPUT] + ways[k.SAVED, a[k.FIRST_WAY]]
         fair = max(float(a[k.FORWARD].sum()), 1.0) / max(int(sizes.sum()), 1)
         dear = max(int(a[k.FORWARD].max()), 1) / max(int(sizes[sizes > 0].min(initial=2**62)), 1)
-        self._price(np.geomspace(fair / 1e3, max(fair, dear) * 2, _PRICES))
-        best = self._prices[int(self._excesses().max(axis=0).argmax())]
-        near = np.geomspace(best / 1.5, best * 1.5, _PRICES // 2)
-        self._price(np.sort(np.concatenate([self._prices, near])))
+        prices = near = np.geomspace(fair / 1e3, max(fair, dear) * 2, _PRICES)
+        for _ in range(_ROUNDS):  # the bound is concave in the price: the best is beside the best
+            self._price(near)
+            best = int(self._excesses().max(axis=0).argmax())
+            least, most = near[max(best - 1, 0)], near[min(best + 1, len(near) - 1)]
+            near = np.geomspace(least, most, _NEAR)
+            prices = np.union1d(prices, near)
+        self._price(prices)
         self.least_excess = max(int(np.ceil(self._excesses().max())), 0)
 
     def _price(self, prices: Floats) -> None:

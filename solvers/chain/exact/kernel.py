@@ -335,6 +335,13 @@ def _keep(
 
 
 @compiled
+def _round_length(n: int) -> bool:
+    """Whether n is 1, 2, 3, 4, 6, 8, 12, ...: two lengths of bodies an octave."""
+    low = n & -n
+    return n == low or n == 3 * low
+
+
+@compiled
 def _checkpoints(
     a: Ints,
     table: Ints,
@@ -346,6 +353,7 @@ def _checkpoints(
     cap: int,
     time_cap: int,
     smallest: bool,
+    sparse: bool,
     longest: int,
     n: int,
     best: Ints,
@@ -354,8 +362,8 @@ def _checkpoints(
 ) -> tuple[int, Ints, Ints, Ints]:
     """Improve the `n` points of `best` by every split s .. j | j+1 .. t.
 
-    A body has at most `longest` layers. Returns the number of points and the three blocks of
-    scratch, which may be swapped or larger.
+    A body has at most `longest` layers, and where `sparse` some lengths are passed over. Returns
+    the number of points and the three blocks of scratch, which may be swapped or larger.
     """
     sweep = np.int64(0)
     for j in range(s, min(t, s + longest)):
@@ -363,7 +371,7 @@ def _checkpoints(
             break
         here = a[OUTPUT, j] + a[DROP_TRANSIENT, j] + _more(a, j, t)
         sweep = max(sweep, here + (a[OUTPUT, j - 1] if j > s else 0))
-        if table[H_COUNT, s, j - s] == 0:
+        if table[H_COUNT, s, j - s] == 0 or (sparse and not _round_length(j - s + 1)):
             continue
         p, p_shift = _rest(a, table, pool, j + 1, t)
         q, q_shift = _held(table, pool, s, j), gradient[t + 1] - gradient[j + 1]
@@ -506,6 +514,7 @@ def build(
     rooms: Ints,
     most: int,
     down: bool,
+    sparse: bool,
     limit: int,
     stop: NDArray[np.bool_],
 ) -> tuple[bool, bool, Ints, Ints]:
@@ -536,6 +545,8 @@ def build(
         Negative: each set may have its share of what is left of the limit.
     down
         Thin towards a lower bound instead of towards valid plans.
+    sparse
+        Bodies of a few lengths alone are looked at.
     limit
         Give up before more points than this are stored, unless they are made to fit.
     stop
@@ -620,6 +631,7 @@ def build(
                     held_cap,
                     time_cap,
                     most == 1,
+                    sparse,
                     longest[s],
                     n,
                     best,
@@ -750,8 +762,10 @@ def _write(row: Ints, first: int, second: int, third: int, fourth: int) -> None:
 
 
 @compiled
-def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArray[np.int64]:
-    """The fastest plan of the sets with a peak <= `limit`, by finding every split again.
+def read_back(
+    a: Ints, ways: Ints, table: Ints, pool: Ints, first: int, last: int, limit: int
+) -> NDArray[np.int64]:
+    """The fastest plan of H(first, last) with a peak <= `limit`, by finding every split again.
 
     Returns
     -------
@@ -764,11 +778,11 @@ def read_back(a: Ints, ways: Ints, table: Ints, pool: Ints, limit: int) -> NDArr
     forward, gradient = _prefix(a[FORWARD]), _prefix(a[GRADIENT])
     out = np.empty((3 * length, 4), np.int64)
     n = 0
-    if _value(a, table, pool, 0, length, limit, 0) == INFINITE:
+    if _value(a, table, pool, first, last, limit, 0) == INFINITE:
         return out[:0]
     # Spans to do: s, t, the limit on the peak, and whether the input is counted in it (R).
     stack = np.empty((3 * length, 4), np.int64)
-    _write(stack[0], 0, length, limit, 0)
+    _write(stack[0], first, last, limit, 0)
     depth = 1
     while depth:
         depth -= 1

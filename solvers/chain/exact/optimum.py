@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from solvers.chain import binomial, greedy, uniform
@@ -32,8 +32,10 @@ _FACTOR = 2
 _NARROW = 64
 """Bodies of more layers are looked at when there is a plan without."""
 
-_PAUSE = 0.05
-"""Seconds between two looks at the clock."""
+_OFTEN = 100
+_COARSE = ((4, 64), (512, 256))
+"""Where layers are equal to so many on average there is a first plan from few and coarse sets: of
+bodies of so many layers at most, and of so many points."""
 
 _SHORT = 100
 """Fewer layers are solved at once: nobody waits."""
@@ -103,6 +105,10 @@ class _Search:
         self._tell("bounds")
         bounds = Bounds(chain, self._budget - chain.input_bytes)
         self._raise_bound(bounds.least_excess)
+        if len(chain) > _OFTEN * self._tables.kinds:
+            self._tell("coarse sets")
+            for width, most in _COARSE:
+                self._look(bounds, self._capped(LIMIT), most, width, sparse=True)
         self._prove(bounds)
 
     def _check_feasible(self) -> None:
@@ -160,7 +166,8 @@ class _Search:
         tables = self._tables
         if self._nested:
             with suppress(Infeasible):
-                limits = replace(self._limits, max_points=None, time_limit=self._left())
+                left = self._limits.left(self._start)
+                limits = replace(self._limits, max_points=None, time_limit=left)
                 level = _Search(self._chain, self._budget, False, limits).solution()
                 self._offer(replace(level, lower_bound_time=self._least))
         # Nothing slower than the plan in hand matters any more: that may already fit.
@@ -179,9 +186,12 @@ class _Search:
             if points:
                 self._raise_bound(points[-1][1] - self._least)
 
-    def _look(self, bounds: Bounds, excess: int, most: int, width: int) -> bool | None:
+    def _look(
+        self, bounds: Bounds, excess: int, most: int, width: int, sparse: bool = False
+    ) -> bool | None:
         """Take the best plan of the sets of plans that lose so much; None: no memory for them."""
-        sets = self._run(lambda: self._tables.build_within(bounds, excess, most=most, width=width))
+        build = self._tables.build_within
+        sets = self._run(partial(build, bounds, excess, width=width, most=most, sparse=sparse))
         if sets is None:
             return None
         items = self._tables.plan(sets, self._budget)
@@ -212,10 +222,6 @@ class _Search:
             seconds = time.monotonic() - self._start
             self._limits.report(Progress(self._stage, time_, lower, seconds))
 
-    def _left(self) -> float | None:
-        limit = self._limits.time_limit
-        return None if limit is None else max(0.0, self._start + limit - time.monotonic())
-
     def _run(self, work: Callable[[], _T]) -> _T:
         """What `work` returns, in a thread of its own that is ended when a limit comes.
 
@@ -224,22 +230,14 @@ class _Search:
         _OutOfTime
             One has come.
         """
-        limits = self._limits
+        limits, stop = self._limits, self._tables.stop
         watched = limits.time_limit or limits.report or limits.interrupted
         if not watched and len(self._chain) < _SHORT:
             return work()
-        with ThreadPoolExecutor(1) as pool:
-            working = pool.submit(work)
-            try:
-                while not working.done():
-                    wait([working], _PAUSE)
-                    if self._left() == 0 or (limits.interrupted and limits.interrupted()):
-                        raise _OutOfTime
-                    self._tell()
-                return working.result()
-            except BaseException:
-                self._tables.stop[0] = True
-                raise
+        done = limits.run(work, stop, self._start, self._tell)
+        if stop[0]:
+            raise _OutOfTime
+        return done
 
 
 def quick_plans(chain: Chain, budget: int, *, nested: bool) -> Iterable[Solution[Items]]:

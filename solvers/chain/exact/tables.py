@@ -82,7 +82,7 @@ class Tables:
         slack = np.full((width, length), LIMIT, np.int64)
         rooms = np.empty((4, length, 2), np.int64)
         self.whole = True
-        return self._build(LIMIT, LIMIT, same, slack, rooms, most, down)
+        return self._build(LIMIT, LIMIT, same, slack, rooms, most, down, False)
 
     def build_within(
         self,
@@ -92,11 +92,12 @@ class Tables:
         width: int = LIMIT,
         most: int = 0,
         down: bool = False,
+        sparse: bool = False,
     ) -> Sets | None:
         """The same of what plans within the bytes of `bounds` and so much time lost can use.
 
         Of bodies of more layers than `width`, or than there is memory for, there is nothing: then
-        they are not `whole`.
+        they are not `whole`; nor where bodies of a few lengths alone are looked at (`sparse`).
         """
         import numpy as np
 
@@ -105,7 +106,14 @@ class Tables:
         for row, first in zip(slack, same, strict=True):
             # Sets are made for the first of equal spans, and serve all.
             np.maximum.at(row, first[first >= 0], row[first >= 0])
-        return self._build(bounds.cap, excess, same, slack, bounds.rooms(excess), most, down)
+        self.whole &= not sparse
+        rooms = bounds.rooms(excess)
+        return self._build(bounds.cap, excess, same, slack, rooms, most, down, sparse)
+
+    @property
+    def kinds(self) -> int:
+        """How many layers differ from all before them, the last one left out."""
+        return len(set(same_spans(self.chain, 1)[0].tolist()) - {-1})
 
     @property
     def widest(self) -> int:
@@ -123,6 +131,7 @@ class Tables:
         rooms: NDArray[np.int64],
         most: int,
         down: bool,
+        sparse: bool,
     ) -> Sets | None:
         from solvers.chain.exact import kernel
 
@@ -138,6 +147,7 @@ class Tables:
             rooms,
             most,
             down,
+            sparse,
             pool,
             self.stop,
         )
@@ -155,22 +165,30 @@ class Tables:
 
     def plan(self, sets: Sets, budget: int) -> tuple[Item, ...]:
         """The fastest plan of `sets` within `budget` bytes; empty when there is none."""
-        from solvers.chain.exact import kernel
-
         within = [peak for peak, _ in self.points(sets) if peak <= budget]
         if not within:
             return ()
-        limit = within[-1] - self.chain.input_bytes  # not the budget: the least peak of that time
+        # Not the budget: the least peak of that time.
+        return self.items(sets, 0, len(self.chain), within[-1] - self.chain.input_bytes)
+
+    def items(self, sets: Sets, first: int, last: int, limit: int) -> tuple[Item, ...]:
+        """The fastest plan of layers `first` .. `last` with a peak of `limit` bytes at most.
+
+        Their input is not counted. `last` is the chain's length for the end of the chain, and
+        below its last layer for the body of a checkpoint. Empty when there is none.
+        """
+        from solvers.chain.exact import kernel
+
         levels: list[list[Item]] = [[]]
         opened: list[tuple[int, int]] = []
-        for kind, first, second, _ in kernel.read_back(
-            self._costs, self._ways, *sets, limit
+        for kind, one, two, _ in kernel.read_back(
+            self._costs, self._ways, *sets, first, last, limit
         ).tolist():
             if kind == kernel.KEEP:
-                options = self.chain.layers[first].options
-                levels[-1].append(Keep(first, options[second - 1].name if second else None))
+                options = self.chain.layers[one].options
+                levels[-1].append(Keep(one, options[two - 1].name if two else None))
             elif kind == kernel.OPEN:
-                opened.append((first, second))
+                opened.append((one, two))
                 levels.append([])
             else:
                 body = tuple(levels.pop())

@@ -1,7 +1,7 @@
 """The staged mixed-integer program: the exact solver of general graphs (DESIGN §7).
 
 The relaxation with memory rows added where they are broken gives a bound; eviction, rounding and
-retention intervals give schedules; what costs more than the difference is fixed; HiGHS does the
+annealing give schedules; what costs more than the difference is fixed; HiGHS does the
 rest. Whatever it returns is replayed: a schedule over the budget by a rounding error is cut off
 exactly, and the search goes on.
 """
@@ -12,8 +12,8 @@ import numpy as np
 
 from solvers.graph.exact.formulation import ONE, Formulation
 from solvers.graph.exact.rounding import roundings
+from solvers.graph.heuristics.rerun import offer_annealed
 from solvers.graph.milp import Answer, Floats, Ints, Program, Rows
-from solvers.graph.problem import ComputeGraph
 from solvers.graph.search import Search
 
 _LARGEST_COST = 1e5
@@ -22,11 +22,8 @@ _LARGEST_COST = 1e5
 _DOUBT = 1e-4
 """How far a scaled bound may be too high: HiGHS's dual tolerance, 1e-7, over many columns."""
 
-_INTERVALS = 15.0
-"""Most seconds that retention intervals may take for a good first schedule."""
-
-_CLOSE = 0.1
-"""Best time over bound at which branch and bound needs no better schedule to begin with."""
+_MOVES, _MOVES_EACH = 300_000, 2_000
+"""Of the annealing at most, and for each operation: a second."""
 
 _SLACK = 1e-6
 """Share of the budget by which HiGHS may break a row: replay decides what is within it."""
@@ -63,17 +60,12 @@ class _Proof:
         answer = self.relax()
         if answer is None or self.search.over:
             return
-        if self._far_apart():
-            self._intervals()
+        # A good schedule prunes the most.
+        offer_annealed(self.search, min(_MOVES, _MOVES_EACH * len(self.search.operations)))
         self._fix_by_cost()
         self._fix_by_reduced_cost(answer)
         if not self.search.over:
             self._integers()
-
-    def _far_apart(self) -> bool:
-        """Whether a better first schedule is worth the time: it prunes the most."""
-        best, bound = self.search.time, self.search.lower_bound
-        return best is None or best > bound * (1 + _CLOSE)
 
     def relax(self) -> Answer | None:
         """The solved relaxation; None: a limit came first, or nothing fits."""
@@ -173,14 +165,6 @@ class _Proof:
             self.search.offer(runs)
             if self.search.over:
                 return
-
-    def _intervals(self) -> None:
-        """Retention intervals, where eviction and rounding found no good schedule."""
-        if isinstance(self.search.operations.graph, ComputeGraph):
-            from solvers.graph.heuristics.intervals import offer_intervals
-
-            left = self.search.remaining()
-            offer_intervals(self.search, _INTERVALS if left is None else min(_INTERVALS, left / 4))
 
     # ---- branch and bound
 

@@ -195,6 +195,14 @@ def test_lightning(precision: str) -> None:
     assert not {"forward", "log", "training_step"} & set(module.__dict__)
 
 
+@pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*log_every_n_steps.*")
+def test_each_trainer_has_a_callback_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"lightning\.Trainer LightningCheckpointCallback"):
+        fit(Module(), CheckpointCallback(budget=BUDGET))
+    with pytest.raises(UnsupportedModel, match=r"transformers\.Trainer CheckpointCallback"):
+        train(tmp_path, LightningCheckpointCallback(budget=BUDGET))
+
+
 def loop(accelerator: Accelerator, steps: tuple[int, ...], followed: bool, **settings: Any) -> Any:
     """Losses, weights, and the plan after each step."""
     model: Any = gpt2()

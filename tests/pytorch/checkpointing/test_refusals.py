@@ -20,6 +20,7 @@ from scheduler import (
     UnsupportedModel,
     solve,
 )
+from scheduler.export import export
 from scheduler.pytorch import apply, describe, measure, profile, profile_graph, trace, verify
 from solvers.schedule import Checkpoint, Item, Items, Keep
 from tests.pytorch import models
@@ -150,6 +151,27 @@ def test_a_block_that_is_never_called() -> None:
     with pytest.raises(UnsupportedModel, match=r"'blocks.3' is never called by the model"):
         profile(Unused(), X, mean_square, "blocks.*")
     assert profile(Unused(), X, mean_square).names[:-1] == ("blocks.0", "blocks.1", "blocks.2")
+
+
+class Turning(nn.Module):
+    """Every second call is another; `once`: only the first."""
+
+    def __init__(self, once: bool) -> None:
+        super().__init__()
+        self.layer, self.calls, self.once = nn.Linear(16, 16), 0, once
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        other = self.calls == 1 if self.once else self.calls % 2
+        return torch.tanh(self.layer(x)) if other else self.layer(x)
+
+
+def test_a_block_that_goes_another_way_in_each_step() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"block 'blocks\.0' runs other operations from step"
+    ):
+        profile(Stack(4, lambda: Turning(once=False)), X, mean_square)
+    assert len(profile(Stack(4, lambda: Turning(once=True)), X, mean_square).layers) == 5
 
 
 def test_a_block_inside_a_block() -> None:
@@ -485,6 +507,8 @@ def test_arguments_in_another_order() -> None:
         verify(model, plan, X)  # type: ignore[arg-type]
     with pytest.raises(InvalidCosts, match=r"got a model \(Stack\) in the place of its costs.*p"):
         solve(model, budget=10**9)
+    with pytest.raises(InvalidPlan, match=r"got Stack in the place .*write export\(plan, target"):
+        export(model, "torch")  # type: ignore[arg-type]
     entries: list[Any] = [profile, describe, measure, trace, profile_graph]
     for call in entries:
         with pytest.raises(UnsupportedModel, match=r"got Tensor in the place of the model"):

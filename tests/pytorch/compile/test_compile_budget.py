@@ -143,7 +143,7 @@ def test_budgets_hold_exactly_and_more_memory_never_costs_time(tokens: torch.Ten
 
 def _least(model: nn.Module, tokens: torch.Tensor) -> int:
     with pytest.raises(BackendCompilerFailed) as raised:
-        run(model, tokens, compile_budget(1))
+        run(model, tokens, compile_budget("1B"))
     refusal = raised.value.inner_exception
     assert isinstance(refusal, InfeasibleBudget)
     return refusal.smallest_budget_bytes
@@ -297,6 +297,12 @@ def test_times_come_from_one_place() -> None:
 def test_a_share_is_no_budget() -> None:
     with pytest.raises(InvalidBudget, match="must be a whole number of bytes"):
         compile_budget(0.5)
+
+
+def test_a_budget_in_another_unit_is_refused() -> None:
+    assert compile_budget(budget_gb=0.5).budget_bytes == 5 * 10**8
+    with pytest.raises(BackendCompilerFailed, match=r"budget 40 is .*'40MB'"):
+        run(Decoder(), torch.zeros(16, 64, dtype=torch.int64), compile_budget(40))
 
 
 @pytest.mark.parametrize("seed", range(40))

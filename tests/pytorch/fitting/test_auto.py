@@ -214,6 +214,14 @@ def test_a_model_that_is_no_chain() -> None:
         auto_checkpoint(model, x, budget="150KB", **FAST)
 
 
+def test_what_has_no_gradient_is_said() -> None:
+    model, words = gpt2(), "of 17.00 KiB have no gradient in this step"
+    for found in (False, True):
+        with auto_checkpoint(model, BATCH, budget_gb=1, verify=False, **FAST) as handle:
+            assert (words in handle.choice.paragraph()) == found
+        model.idle = nn.Linear(16, 256)
+
+
 def test_its_own_checkpointing_is_off_meanwhile() -> None:
     model = gpt2()
     model.transformer.gradient_checkpointing = True

@@ -241,7 +241,23 @@ def test_a_repeated_token() -> None:
             return torch.cat([self.a(x), more], 1).sin()
 
     names = check_plans(GraphCase(Tokens(), noise(8, 5, 16), mean_square, True))
-    assert names == ["a", "repeat+cat", "sin"]
+    assert names == ["repeat+a+cat", "sin"]
+
+
+def test_a_bias_before_a_concatenation() -> None:
+    """Its gradient is summed up as it lies in that of the concatenation."""
+
+    class Queries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.a = nn.Parameter(noise(1, 8, 32)), nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            queries = self.a(x[:, :8].exp()) + self.query
+            return torch.cat([queries, x], 1).sin()
+
+    names = check_plans(GraphCase(Queries(), noise(2, 69, 32), mean_square, True))
+    assert names[-2:] == ["a+add+cat", "sin"]
 
 
 # --- refused ------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_no_peak_is_above_its_prediction(kind: type[nn.Module]) -> None:
 def test_blocks_that_no_gradient_comes_to_are_code_between_others() -> None:
     told = describe(CutOff(), X, mean_square)
     assert [layer.name for layer in told.costs.layers][:2] == ["embedding", "blocks.0"]
-    assert "No blocks, because no gradient comes to what they hand over: encoder.0" in str(told)
+    assert "No blocks, because they have no backward in a step: encoder.0" in str(told)
 
 
 def test_a_recomputation_lets_go_of_what_nobody_reads() -> None:

@@ -45,6 +45,49 @@ class Shared(Model):
         return self.head(x)  # type: ignore[no-any-return]
 
 
+class Auxiliary(nn.Module):
+    """A block that leaves a loss of its own: on itself, or in a list that all have."""
+
+    def __init__(self, losses: list[torch.Tensor] | None = None) -> None:
+        super().__init__()
+        self.key, self.out = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.losses, self.loss = losses, torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> Any:
+        key = torch.tanh(self.key(x))
+        self.loss = key.square().mean()
+        if self.losses is not None:
+            self.losses.append(self.loss)
+        return x + self.out(key)
+
+
+class WithLosses(Model):
+    """Its loss is that of its blocks, too."""
+
+    losses: list[torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.losses is not None:
+            self.losses.clear()
+        loss = mean_square(super().forward(x))
+        return loss + sum(self.losses or [block.loss for block in self.blocks])  # type: ignore
+
+
+class Remembering(nn.Module):
+    """A block that has its last two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(16), models.mlp())
+        self.outputs: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = x + self.inner(x)
+        self.outputs.append(y.detach())
+        self.outputs = self.outputs[-2:]
+        return y
+
+
 class OwnLeaf(nn.Module):
     """A block that makes a leaf: autograd's graph holds it, recomputed or not."""
 
@@ -57,9 +100,9 @@ class OwnLeaf(nn.Module):
         return self.inner(x) + leaf.mean(1, keepdim=True)
 
 
-def swept(this: Case) -> list[tuple[int, int]]:
+def swept(this: Case, options: bool = False) -> list[tuple[int, int]]:
     """Predicted and measured peak of the plans of a whole frontier."""
-    trades = frontier(profile(this.model, this.inputs, this.loss_fn))
+    trades = frontier(profile(this.model, this.inputs, this.loss_fn, options=options))
     found = []
     for peak, _ in trades:
         with apply(trades.plan(budget=peak), this.model):
@@ -74,6 +117,20 @@ def test_keys_in_a_container_that_blocks_share() -> None:
 
 def test_keys_on_the_block() -> None:
     swept(Case(Model(Sharing), X, mean_square))
+
+
+def test_losses_that_blocks_leave() -> None:
+    """Their gradients go into the blocks, too."""
+    losses: list[torch.Tensor] = []
+    shared = WithLosses(lambda: Auxiliary(losses))
+    shared.losses = losses
+    for model in (WithLosses(Auxiliary), shared):
+        found = swept(Case(model, X, lambda loss: loss), options=True)
+        assert all(predicted <= 1.01 * measured for predicted, measured in found), found
+
+
+def test_outputs_on_the_block_with_options() -> None:
+    swept(Case(Model(Remembering), X, mean_square), options=True)
 
 
 def test_a_leaf_that_the_block_makes() -> None:

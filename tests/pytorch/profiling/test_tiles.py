@@ -14,11 +14,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from scheduler import InfeasibleBudget, InvalidCosts, InvalidPlan, Plan, frontier
 from scheduler.export.export import export
+from scheduler.plans.policies import chosen
 from scheduler.plans.rows import policy_sentences
 from scheduler.pytorch import apply, auto_checkpoint, describe, profile, verify
-from solvers.schedule import Checkpoint
+from solvers.schedule import Checkpoint, Item, Keep
 from tests.pytorch.models import batch as rows
-from tests.pytorch.models import llama, mlp
+from tests.pytorch.models import llama, mlp, plan_of
 
 TOKENS, WORDS = 64, 1000
 
@@ -98,6 +99,63 @@ def test_modules_inside_blocks_in_tiles_are_as_predicted(tmp_path: Path) -> None
         assert found.gradients == ("equal to rounding" if plan.tiles else "equal")
         assert 0.99 * plan.peak_bytes <= found.peak_bytes <= plan.peak_bytes
     assert not plan.tiles  # with room for everything
+
+
+def test_results_are_kept_around_a_module_in_tiles() -> None:
+    model, batch = llama(n_layer=3, hidden_size=16, intermediate_size=56), rows(1, 64)
+    costs = profile(model, batch, tiles=16, options=True, fake=True)
+    options = [o for o in costs.layers[1].options if o.tiles and o.keeps]
+    assert {(o.tiles, o.tiled) for o in options} == {(2, ("mlp",)), (4, ("mlp",))}
+    least, most = options[0].name, options[-1].name
+    segment = Checkpoint(2, 3, (Keep(2, most), Keep(3, least)))
+    ways: list[list[Item]] = [
+        [Keep(0), *(Keep(i, least) for i in (1, 2, 3)), Keep(4)],
+        [Keep(0), Keep(1, most), segment, Keep(4)],
+    ]
+    for items in ways:
+        plan = plan_of(costs, items)
+        plan = replace(plan, **chosen(costs, plan.schedule.options()))
+        found = verify(plan, model, batch)
+        assert found.ok, str(found)
+        assert found.gradients == "equal to rounding"
+        assert found.peak_bytes == plan.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "finer", "units"),
+    [
+        (torch.bfloat16, torch.float32, 2.0),
+        (torch.float32, torch.float64, 8.0),
+        (torch.float64, torch.float64, 2.0 * 2**29),  # as Llama's norms compute in float32
+    ],
+)
+def test_tiles_are_as_near_to_the_truth_as_the_whole(
+    dtype: torch.dtype, finer: torch.dtype, units: float
+) -> None:
+    """Held to a step in a finer type: by `apply`, with MLPs, norms and head in tiles."""
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 56, "vocab_size": WORDS}
+    model, batch = llama(dtype, n_layer=2, **sizes), rows(1, 64)
+    exact = llama(finer, n_layer=2, **sizes)
+    exact.load_state_dict(model.state_dict())
+    costs = profile(model, batch, tiles=16, fake=True)
+    plan = plan_of(costs, [Keep(0), *(Keep(i, "tiles-4") for i in (1, 2, 3))])
+    plan = replace(plan, **chosen(costs, plan.schedule.options()))
+    truth, whole = gradients(exact, batch), gradients(model, batch)
+    found = verify(plan, model, batch)
+    assert found.ok, str(found)
+    assert found.gradients == "equal to rounding"
+    with apply(plan, model):
+        mine = gradients(model, batch)
+    for name, true in truth.items():
+        errors = [float((each[name].to(finer) - true).norm()) for each in (whole, mine)]
+        more = units * torch.finfo(dtype).eps * float(true.norm())
+        assert errors[1] <= errors[0] + more, name
+
+
+def gradients(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    model(**batch).loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def test_tiles_inside_blocks_are_put_and_taken_away() -> None:

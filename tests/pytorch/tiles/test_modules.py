@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from scheduler import UnsupportedModel
+from scheduler.pytorch.observe.dispatch import OperationMode
 from scheduler.pytorch.observe.tracker import MemoryTracker
 from scheduler.pytorch.tiles.modules import TiledModule
 from tests.pytorch.models import mlp
@@ -133,7 +134,50 @@ def test_a_recomputation_ends_before_the_tiles() -> None:
     model[0].forward = counted
     x = torch.randn(8, 16, requires_grad=True)
     checkpoint(model, x, use_reentrant=False).sum().backward()
-    assert seen == [2] * 8  # forward, and backward
+    assert seen == [2] * 9  # forward, a look at what the backward needs, and backward
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_backward_leaves_out_products_that_it_does_not_need(own: bool) -> None:
+    """But where a function of the module's own may hold what it makes unseen."""
+
+    class Held(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            ctx.held = x @ w, x, w
+            made: torch.Tensor = ctx.held[0] * 1
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            product, x, w = ctx.held
+            return (grads[0] + 0 * product) @ w.T, x.T @ grads[0]
+
+    class Own(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = Held.apply(x, self.weight)
+            return made
+
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), Own(16, 32) if own else nn.Linear(32, 16))
+    x = torch.randn(64, 16, requires_grad=True)
+    whole, counts = step(model, x), list[int]()
+    for tiles in (1, 4):
+        placed = tiled(model, tiles)
+        step(model, x)
+        with Products() as seen:
+            assert close(step(model, x), whole, 1e-5)
+        counts.append(seen.count)
+        placed.take_away()
+    # Of a tile: two forward, then one or both again, and four in the backward.
+    assert counts == [8, 32] if own else [7, 28]
+
+
+class Products(OperationMode):
+    count = 0
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.count += func._overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm)
+        return func(*args, **kwargs)
 
 
 def test_refusals() -> None:

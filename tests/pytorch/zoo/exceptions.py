@@ -36,6 +36,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "max_position_embeddings": 128},
     "swin2sr": {"num_heads": [2, 2, 2, 2], "depths": [2, 2, 2, 2]},
     "wav2vec2-bert": {"vocab_size": 64, "feature_projection_input_dim": 16},
+    "inkling_mm_model": {"vision_config.patch_size": 2},  # widths grow with its square
+    "vibevoice_acoustic_tokenizer": {"num_filters": 4},  # doubled at each of six scales
     "bridgetower": {"text_config.num_attention_heads": 4, "vision_config.num_attention_heads": 4},
 }
 """Fields of a type's configuration, nested ones as ``vision_config.hidden_size``."""

@@ -13,7 +13,7 @@ from solvers.chain.exact.optimum import solve
 from solvers.chain.methods import METHODS
 from solvers.chain.problem import Chain
 from solvers.problem import Layer
-from solvers.solution import Infeasible, Status, Unsuitable
+from solvers.solution import Infeasible, Progress, Status, Unsuitable
 
 QUICK = ("every-layer", "uniform-sqrt", "uniform", "greedy", "single-level", "binomial")
 
@@ -68,7 +68,7 @@ def test_thinned_plans_are_no_worse_than_quick_ones(chain: Chain) -> None:
 def test_a_search_that_is_ended_has_a_plan_and_a_true_bound(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.chain.exact.optimum._PAUSE", 1e-4)
+    monkeypatch.setattr("solvers.methods.PAUSE", 1e-4)
     chain = uneven(seed, 120)
     top = chain.replay(chain.keep_all()).peak_bytes
     budget = top * (6 if seed % 2 else 8) // 10
@@ -84,3 +84,19 @@ def test_a_search_that_is_ended_has_a_plan_and_a_true_bound(
     ended = solve(chain, budget, time_limit=1e-9)
     assert ended.lower_bound_time <= best <= ended.time
     assert ended.peak_bytes <= budget
+
+
+def test_equal_layers_have_a_good_plan_long_before_all_sets() -> None:
+    block = Layer("block", 10**3, 2 * 10**3, 10, 150, 10**3)
+    chain = Chain((block,) * 600, 10)
+    budget = chain.replay(chain.keep_all()).peak_bytes // 2
+    coarse: list[Progress] = []
+    solve(chain, budget, time_limit=60, report=coarse.append, interrupted=lambda: ended(coarse))
+    first = next(each for each in reversed(coarse) if each.stage == "coarse sets")
+    assert first.time is not None
+    assert first.time <= 1.001 * first.lower_bound_time
+
+
+def ended(told: list[Progress]) -> bool:
+    """Whether the search is past its coarse sets."""
+    return told[-1].stage == "sets"

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from solvers.graph import methods
-from solvers.graph.heuristics.repair import repaired
+from solvers.graph import methods, work
 from solvers.graph.lowering import Run, lower
 from solvers.graph.methods import METHODS, solve
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph, Node
@@ -116,25 +115,6 @@ def test_a_free_order_is_never_worse_than_the_given_one(seed: int) -> None:
             given = None
         if given is not None:
             assert checked(graph, budget, solve(graph, budget)).time <= given
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("name", ["rlayer100", "tr2", "mlp16", "res4"])
-def test_repair(name: str, strict: bool) -> None:
-    graph = load(name)
-    operations = lower(graph)
-    plan_class = PlanClass.STAGED if name == "rlayer100" else PlanClass.FORWARD
-    found = 0
-    for row in REFERENCE[name]["budgets"]:
-        budget = row["budget_bytes"]
-        runs = repaired(operations, budget, plan_class, lambda: False, strict=strict)
-        if runs is not None:
-            found += 1
-            assert operations.follows(runs, plan_class)
-            done = replayed(graph, operations.schedule(runs))
-            assert done.peak_bytes <= budget
-            assert done.time >= (row["best_time"] or 0)
-    assert found
 
 
 def test_what_nothing_reads_is_not_run_again() -> None:
@@ -255,13 +235,15 @@ def chain_of(pairs: int) -> ComputeGraph:
     return ComputeGraph(tuple(nodes), tuple(edges))
 
 
-def test_too_large_to_prove() -> None:
+def test_too_large_to_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_MOVES", 5_000)
     graph = chain_of(MOST_OPERATIONS // 2 + 1)
     operations = lower(graph)
     peak = replayed(graph, operations.schedule(operations.everything())).peak_bytes
     found = checked(graph, peak // 2, solve(graph, peak // 2))
-    assert found.status is Status.FEASIBLE
-    assert f"{MOST_OPERATIONS:,}" in found.note
+    # The bound by gaps holds at any size; only what it does not reach is said to be open.
+    assert found.lower_bound_time > graph.least_time
+    assert (found.status is Status.OPTIMAL) != (f"{MOST_OPERATIONS:,}" in found.note)
     for method in ("staged", "rounding"):
         with pytest.raises(Unsuitable, match="at most 1,500"):
             solve(graph, peak // 2, method=method)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from solvers.graph.exact import staged
 from solvers.graph.lowering import lower
 from solvers.graph.problem import ComputeGraph, Graph, LayerGraph
-from solvers.graph.schedule import GraphSchedule
+from solvers.graph.schedule import Actions, GraphSchedule
 from solvers.graph.search import Search
 from solvers.problem import Layer
+from solvers.schedule import Backward, Forward
 from solvers.solution import PlanClass, Solution, Status
 from tests.oracles.graph_oracle import best_staged
 from tests.solvers.graph.graph_strategies import (
@@ -98,3 +99,15 @@ def test_sizes_that_are_small_beside_the_budget_count() -> None:
     )
     for plan_class in (PlanClass.FORWARD, PlanClass.STAGED):
         check(LayerGraph(layers), 10**9, plan_class)
+
+
+def test_nothing_runs_between_the_forward_and_the_backward_of_the_last_layer() -> None:
+    names = ("a", "b", "loss")
+    layers = (Layer(name, 1, 1, 10, 10, 1, recomputable=name != "loss") for name in names)
+    graph = LayerGraph(tuple(layers), ((0, 1), (1, 2)))
+    begin = (Forward(0, False), Forward(1, True), Forward(2, True))
+    end = (Backward(2), Backward(1), Backward(0))
+    search = Search(lower(graph), 1000, PlanClass.FORWARD)
+    assert search.offer_schedule(Actions((*begin, Forward(0, True), *end)))
+    schedule = search.solution().schedule
+    assert schedule == Actions((*begin, end[0], Forward(0, True), *end[1:]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from solvers.problem import InvalidProblem
 from solvers.selection import knapsack
-from solvers.selection.pareto import Choice, Pareto, choice, pareto, thin
+from solvers.selection.pareto import Choice, Pareto, choice, convex, pareto, thin
 from solvers.selection.problem import Block, Operation
 from tests.oracles.selection_oracle import Oracle, Priced, blocks, random_block
 
@@ -160,6 +160,26 @@ def test_thin_adds_what_was_missing_before() -> None:
     assert thin(Pareto(choices, 3), 2).gap_time == 7
     assert thin(Pareto(choices, 3), 3).gap_time == 3
     assert pickle.loads(pickle.dumps(Pareto(choices, 3))).gap_time == 3
+
+
+@examples(50)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_the_convex_choices_are_best_at_every_price(seed: int, count: int) -> None:
+    random = Random(seed)
+    sizes = sorted(random.sample(range(50), count))
+    times = sorted(random.sample(range(40), count), reverse=True)
+    choices = [Choice((), size, time) for size, time in zip(sizes, times, strict=True)]
+    found = convex(choices)
+    assert set(found) <= set(choices)
+    assert (found[0], found[-1]) == (choices[0], choices[-1])
+    for price in (0.01, 0.1, 0.5, 1.0, 2.0, 10.0):
+        costs = [c.recompute_time + price * c.saved_bytes for c in choices]
+        assert min(c.recompute_time + price * c.saved_bytes for c in found) == min(costs)
+    slopes = [
+        (b.recompute_time - a.recompute_time) / (b.saved_bytes - a.saved_bytes)
+        for a, b in pairwise(found)
+    ]
+    assert all(a < b for a, b in pairwise(slopes))  # none is between its neighbours
 
 
 # Large blocks

@@ -181,14 +181,31 @@ class _Run:
         )
 
     def _passes_on(self, before: fx.Node, node: fx.Node, result: torch.Tensor) -> bool:
-        """Whether the gradient of `node`, as it is, becomes that of the layer before it."""
+        """Whether the gradient of `node`, as it lies, becomes that of the layer before it.
+
+        A part of it, as that of a concatenation, would be copied between two layers, and what is
+        summed up of the copy is rounded otherwise.
+        """
         if node.op == "call_module" or len(before.users) != 1 or self.held_since:
             return False
         gradient = torch.ones_like(result)
         edge = get_gradient_edge(self.env[before])
         (found,) = torch.autograd.grad(result, [edge], gradient, allow_unused=True)
-        whole = found is not None and found.numel() == gradient.numel()
-        return whole and found.untyped_storage() is gradient.untyped_storage()
+        if found is None or found.untyped_storage() is not gradient.untyped_storage():
+            return False
+        whole = found.numel() == gradient.numel()
+        return whole or (not found.is_contiguous() and self._is_summed_up(before))
+
+    def _is_summed_up(self, node: fx.Node) -> bool:
+        """Whether a layer's gradient is summed up to that of a bias, or of a smaller addend."""
+        if node.op == "call_module":
+            return isinstance(self.model.get_submodule(str(node.target)), nn.Linear)
+        return any(
+            other.op == "get_attr"
+            or other in self.of_parameters
+            or (other in self.kinds.joined and self._is_summed_up(other))
+            for other in node.all_input_nodes
+        )
 
 
 def _separate(graph: fx.Graph, kinds: Kinds) -> None:

@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.pytorch.model.step import arguments_of
 from scheduler.pytorch.observe.dispatch import tensors_of
 
@@ -257,9 +258,9 @@ def run_node(
             if type(error) is not RuntimeError:  # memory that is out, say
                 raise
             raise OtherValues(
-                f"{node.name!r} ran when the model was traced and fails now ({error}), as sizes "
-                "in the model depend on its inputs' values or on what it draws; a plan is for one "
-                "size"
+                f"{node.name!r} ran when the model was traced and fails now "
+                f"({first_sentence(error)}), as sizes in the model depend on its inputs' values or "
+                "on what it draws; a plan is for one size"
             ) from error
     if node.op == "call_module":
         return tree_leaves(result)[node.meta["place"]] if "place" in node.meta else result

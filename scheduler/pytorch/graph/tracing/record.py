@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from scheduler.common.errors import UnsupportedModel
+from scheduler.common.text import first_sentence
 from scheduler.export.standalone.caches import is_cache, left_out
 from scheduler.export.standalone.state import Snapshot
 from scheduler.pytorch.graph.tracing.fx import (
@@ -217,9 +218,9 @@ class CallRecorder(TorchFunctionMode):
         said = str(error)
         if isinstance(error, NO_VALUES):
             said = (
-                f"{type(self.model).__name__} reads values of tensors ({error}), which fake "
-                "tensors do not have; trace and profile it with real ones, or name a block that "
-                "does so in leaves"
+                f"{type(self.model).__name__} reads values of tensors ({first_sentence(error)}), "
+                "which fake tensors do not have; trace and profile it with real ones, or name a "
+                "block that does so in leaves"
             )
         return Untraceable(said, tuple(self._nodes.through), getattr(error, "leaf", None))
 
