@@ -411,7 +411,7 @@ def test_more_operations_than_can_be_proven() -> None:
     assert plan.peak_bytes <= peak // 2
     assert plan.status == "feasible"
     assert plan.kind in ("compute graph", "layer graph")
-    assert "about which something can be proven" in plan.note
+    assert "about which an optimum can be proven" in plan.note
     assert plan.note in str(plan)
     assert "takes at most" in sentence(
         UnsuitableMethod, solve, costs, budget=peak // 2, method="staged"

@@ -9,6 +9,8 @@ order of first runs, whatever else it does; what the runs again need themselves 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from solvers.graph.milp import Floats, Ints, Program, Rows
@@ -22,8 +24,8 @@ _ROWS = 100  # added at a time, those most broken
 
 def bound_by_gaps(search: Search, seconds: float | None) -> None:
     """Raise the bound of a search of a compute graph, by the relaxation."""
-    graph = search.operations.graph
-    if not isinstance(graph, ComputeGraph) or search.over:
+    graph: Any = search.operations.graph
+    if search.operations.layers or search.over:
         return
     search.stage = "gaps"
     _Gaps(search, graph, seconds).run()

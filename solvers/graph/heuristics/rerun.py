@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +77,8 @@ def offer_annealed(search: Search, moves: int, seconds: float | None = None) -> 
 
     Nothing for layers, nor for few nodes.
     """
-    graph = search.operations.graph
-    if not isinstance(graph, ComputeGraph) or len(graph) < FEWEST:
+    graph: Any = search.operations.graph
+    if search.operations.layers or len(graph) < FEWEST:
         return
     search.stage = "annealing"
     annealed(
