@@ -15,22 +15,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._functorch import config, partitioners
 
 from scheduler.common.text import format_bytes
+from scheduler.plans.pictures import WIDTH
 from scheduler.pytorch import Roofline
 from scheduler.pytorch.compile.answer import Answer, choose
-from scheduler.pytorch.compile.choice import StepChoice, StepGraph, play
+from scheduler.pytorch.compile.choice import StepChoice, StepGraph, front, play
 from scheduler.pytorch.compile.joint import Joint, read_joint
+from scheduler.pytorch.compile.layered import Layered
+from scheduler.report.curve import Curve, Mark
+from scheduler.report.svg import svg
 from scheduler.report.tables import aligned, format_percent
 from tests.pytorch.compile.test_compile_budget import BACKEND, Decoder
 
 SHARES = (0.8, 0.5, 0.3)
 SOLVERS = ("dp", "ilp", "greedy")
+_FEMTO = 1e12  # a millisecond's
 
 
 class _Traced(Exception):
@@ -129,14 +135,59 @@ def rows(layers: int, shares: list[float], solvers: list[str]) -> Iterator[list[
     yield from lines
 
 
+def picture(layers: int, shares: Sequence[float]) -> str:
+    """SVG of our choices at all budgets, and of torch's dp at these shares."""
+    curves: list[Curve] = []
+    torch_choice = partitioners.choose_saved_values_set
+
+    def look(graph: Any, info: Any) -> None:
+        partitioners.choose_saved_values_set = torch_choice
+        joint = read_joint(graph, info, Roofline(), outputs_held=True)
+        step = joint.step
+        everything = play(step, step.free)
+        layered = Layered.of(step)
+        assert layered is not None
+        budgets = [everything.peak_bytes * k // 200 for k in range(1, 200)]
+        found = [choice for budget in budgets if (choice := layered.choice(budget))]
+        once = sum(op.time for op in (*step.early, *step.late))
+
+        def takes(choice: StepChoice) -> float:
+            return (once + choice.again_time) / _FEMTO
+
+        theirs = {share: own(joint, graph, info, "dp", share)[0] for share in shares}
+        curves.append(
+            Curve(
+                name=f"torch.compile, {layers} layers",
+                points=[(c.peak_bytes, takes(c)) for c in front([*found, everything])],
+                points_are="plans of compile_budget",
+                is_exact=False,
+                bounds=(),
+                others=[Mark(f"dp {s:g}", c.peak_bytes, takes(c)) for s, c in theirs.items()],
+                plan=None,
+                bound_time=None,
+                keep_all_time=takes(everything),
+                time_unit="ms",
+                budget_bytes=None,
+                reserved_bytes=0,
+            )
+        )
+
+    traced(layers, look)
+    return svg(curves[0], WIDTH)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("layers", nargs="*", type=int, default=[8, 32, 80])
     parser.add_argument("--torch", nargs="*", type=float, default=[0.7, 0.5, 0.3, 0.1])
     parser.add_argument("--solvers", nargs="*", default=list(SOLVERS))
+    parser.add_argument("--picture", type=Path, help="draw the first of LAYERS there, by dp")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.picture:
+        args.picture.write_text(picture(args.layers[0], args.torch), encoding="utf-8")
+        return
     head = ["layers", "choice", "s", "peak", "again", "ours", "", "FLOPs", "ours"]
     lines = [row for layers in args.layers for row in rows(layers, args.torch, args.solvers)]
     print("\n".join(aligned([head, *([*row, "", ""][:9] for row in lines)], left=2)))

@@ -56,8 +56,8 @@ class CompiledPlan:
         Proven: every choice within the budget runs at least this share again.
     status
         "optimal": no choice within the budget runs less again, which is proven; both shares are
-        the same. "feasible": fits, and is no worse than any of torch's own choices that were asked
-        for and fit; what runs again is between `least_share` and `recomputed_share` at best.
+        the same. "feasible": fits; what runs again is between `least_share` and
+        `recomputed_share` at best.
     set_by
         What runs at the peak, as part of a sentence.
     """

@@ -79,8 +79,8 @@ def compile_budget(
         solvers minimise, which by default are the FLOPs that torch counts (none for attention on
         the CPU), or what is measured, as torch's configuration says.
     effort
-        Deterministic seconds of the search for one graph, about ten of the clock each. The same
-        answer on every machine.
+        Deterministic seconds of the search for one graph that layers leave unproven and that is
+        small, about ten of the clock each. The same answer on every machine.
 
     Returns
     -------
@@ -103,11 +103,13 @@ def compile_budget(
     Proven means: in the class of choices that keep or run again, once, each operation of the
     forward. torch can also move into the forward what only the backward computes from it (a mask,
     say); such choices are not in the class.
-    Where the search ends without a proof, what torch's own solvers choose at a number of shares is
-    played as well, and the best that fits is taken: of these and of a ladder of choices, none of
-    which depends on the budget. So plans that are not proven never run more again on a larger
-    budget, and those that are proven do not either. From a proven plan to one on a larger budget
-    that is not proven there is no such promise; a larger effort removes the case.
+    Models of many layers are solved layer by layer, with a bound that says what any choice runs
+    again at least. Where smaller ones are searched as a whole and that ends without a proof, what
+    torch's own solvers choose at a number of shares is played as well, and the best that fits is
+    taken: of these, of the layers' and of a ladder of choices, none of which depends on the budget.
+    So plans that are not proven never run more again on a larger budget, and those that are proven
+    do not either. From a proven plan to one on a larger budget that is not proven there is no such
+    promise; a larger effort removes the case.
     """
     if roofline is not None and runtime is not None:
         raise ValueError("times come from a roofline or from runtime, not from both; give one")
