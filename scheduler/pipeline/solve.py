@@ -33,13 +33,11 @@ from solvers.problem import InvalidProblem
 from solvers.schedule import Item, Items
 
 RUNTIMES = {
-    "torch": Runtime(
-        output_held=True, input_buffers="all", gradient_buffers_kept=True, sends_held=True
-    ),
+    "torch": Runtime(output_held=True, input_buffers="all", output_buffers=True, sends_held=True),
     "megatron": Runtime(),
 }
-"""By name: `torch.distributed.pipelining` of torch 2.13 (whose last stage is to return no outputs:
-``step(..., return_outputs=False)``), and Megatron-LM, which lets outputs go once they are sent."""
+"""By name: `torch.distributed.pipelining` of torch 2.13, which `benchmarks/pipelines.py` measures,
+and Megatron-LM, which lets outputs go once they are sent."""
 
 
 def solve_pipeline(

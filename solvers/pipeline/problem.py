@@ -35,8 +35,9 @@ class Runtime:
     input_buffers
         What stages receive lies in buffers, made once for "all" microbatches, or for each that is
         in "flight".
-    gradient_buffers_kept
-        Buffers for what comes back to a stage are made for all microbatches, and never let go.
+    output_buffers
+        Buffers of an output's size are kept for all microbatches: for what comes back to a stage,
+        and of what the last stage gave.
     sends_held
         What was sent last is held on: the output of the last forward before the first backward, and
         the gradient that went back before.
@@ -45,7 +46,7 @@ class Runtime:
     output_held: bool = False
     gradient_buffer_in_forward: bool = False
     input_buffers: str = "flight"
-    gradient_buffers_kept: bool = False
+    output_buffers: bool = False
     sends_held: bool = False
 
     def __post_init__(self) -> None:
@@ -205,12 +206,12 @@ class Pipeline:
         """
         layers = self.chain.layers[first : last + 1]
         buffers = self.microbatches if self.runtime.input_buffers == "all" else self.in_flight[s]
-        output = 0 if s == self.stages - 1 else self.chain.layers[last].output_bytes
-        sent = output + (self.chain.input_of(first) if s else 0)
+        output, source = layers[-1].output_bytes, self.chain.input_of(first)
+        sent = (output if s < self.stages - 1 else 0) + (source if s else 0)
         return (
             sum(self.state_bytes[first : last + 1])
             + self.in_flight[s] * sum(layer.beside_bytes for layer in layers)
-            + buffers * self.chain.input_of(first)
-            + self.microbatches * output * self.runtime.gradient_buffers_kept
+            + buffers * source
+            + self.microbatches * output * self.runtime.output_buffers
             + sent * self.runtime.sends_held
         )
