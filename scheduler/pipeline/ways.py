@@ -104,7 +104,23 @@ def megatron_settings(pipeline: Pipeline, cuts: Cuts) -> list[tuple[Setting, ...
     options = selective_options(pipeline.chain)
     blocks = [_blocks(chain) for chain in _chains(pipeline, cuts)]
     most = max(map(len, blocks))
-    return list(zip(*(flag_settings(options, each, most) for each in blocks), strict=True))
+    families = [list(flag_settings(options, each, most)) for each in blocks]
+    # A stage without blocks, such as the head alone, has nothing to set.
+    nothing = [Setting(each.text, ()) for each in families[0]]
+    return list(
+        zip(
+            *(
+                family if each else nothing
+                for family, each in zip(families, blocks, strict=True)
+            ),
+            strict=True,
+        )
+    )
+
+
+def renamed(way: Way, name: str) -> Way:
+    """The same under another name."""
+    return replace(way, name=name)
 
 
 def best_of(pipeline: Pipeline, ways: Iterable[Way]) -> Way:

@@ -153,6 +153,7 @@ def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
 
 
 def flag_values(setting: Setting) -> dict[str, object]:
+    """The fields of Megatron's TransformerConfig that say a setting."""
     if setting.option is not None:
         values: tuple[object, ...] = ("selective", None, None, _modules(setting.option))
     elif not setting.segments:
