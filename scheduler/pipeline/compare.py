@@ -48,7 +48,6 @@ def compare_pipeline(
     """
     question = read_question(layer_costs, budget_gb, **fields)
     costs, pipeline = question.costs, question.pipeline
-    ticks = costs.ticks_per_unit
     try:
         plan = solved(question)
     except InfeasibleBudget as error:
@@ -76,16 +75,17 @@ def compare_pipeline(
             said += ", and no other row fits."
         else:
             less = -excess(best.time or 0, other.time or 0)
-            said += f", {format_percent(less)} less than the best other row, {other.method!r}."
-    whole = pipeline.chain.keep_all()
+            than = f"{format_percent(less)} less than" if less > 0 else "as long as"
+            said += f", {than} the best other row, {other.method!r}."
+    everything = next((row for row in rows if row.peak_bytes is not None), best)
     return Comparison(
         rows=(*rows, best),
         name=costs.name,
         layers=len(costs),
         budget_bytes=min(size.asked for size in question.sizes),
         reserved_bytes=min(size.reserved for size in question.sizes),
-        keep_all_peak_bytes=pipeline.chain.replay(whole).peak_bytes,
-        keep_all_time=pipeline.chain.least_time * pipeline.microbatches / ticks,
+        keep_all_peak_bytes=everything.peak_bytes or 0,
+        keep_all_time=everything.time or 0.0,
         time_unit=costs.time_unit,
         set_by=set_by,
         optimal=best,

@@ -166,10 +166,27 @@ class PipelinePlan(InNotebooks):
         )
 
     def export(self, target: str, costs: object = None) -> Exported:
-        """See `scheduler.export.export`."""
+        """The plan as a file for a library; what `scheduler.export.export` does with it.
+
+        Parameters
+        ----------
+        target
+            "megatron", "torchtitan" or "json".
+        costs
+            As for `replay`; "json" needs none.
+
+        Raises
+        ------
+        SchedulerError
+            There is no such target, or `InvalidPlan`, `InfeasibleBudget`: it cannot say the plan.
+        """
+        if target == "json":
+            return Exported(target, self.to_json())
         from scheduler.pipeline.export import exported  # only who exports needs it
 
-        return exported(self, target, costs)
+        own = self._own(costs)
+        self.replay(own)
+        return exported(self, target, own, self._problem(own))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan in the form of its file."""

@@ -67,9 +67,7 @@ def with_cuts(pipeline: Pipeline, name: str, cuts: Cuts, limits: Limits) -> Way 
     plans = []
     for s, (first, end) in enumerate(pairwise(cuts)):
         chain = Chain(pipeline.chain.layers[first:end], pipeline.chain.input_of(first))
-        alone = Pipeline(
-            chain, (0,) * len(chain), (0,), (pipeline.orders[s],), 0, pipeline.runtime
-        )
+        alone = Pipeline(chain, (0,) * len(chain), (0,), (pipeline.orders[s],), 0, pipeline.runtime)
         beside = pipeline.outside(s, first, end - 1) - alone.outside(0, 0, len(chain) - 1)
         try:
             room = pipeline.budgets[s] - beside
@@ -109,10 +107,7 @@ def megatron_settings(pipeline: Pipeline, cuts: Cuts) -> list[tuple[Setting, ...
     nothing = [Setting(each.text, ()) for each in families[0]]
     return list(
         zip(
-            *(
-                family if each else nothing
-                for family, each in zip(families, blocks, strict=True)
-            ),
+            *(family if each else nothing for family, each in zip(families, blocks, strict=True)),
             strict=True,
         )
     )
@@ -138,6 +133,4 @@ def _blocks(chain: Chain) -> tuple[int, ...]:
 def _chains(pipeline: Pipeline, cuts: Cuts) -> list[Chain]:
     """Each stage's layers alone, of which the last may be recomputed like the others."""
     chain = pipeline.accumulating
-    return [
-        Chain(chain.layers[first:end], chain.input_of(first)) for first, end in pairwise(cuts)
-    ]
+    return [Chain(chain.layers[first:end], chain.input_of(first)) for first, end in pairwise(cuts)]

@@ -140,20 +140,24 @@ def _highest(outcomes: list[Outcome]) -> Outcome:
 
 
 def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
-    arguments = flag_values(setting)
-    flags = "".join(
-        f"--{name.replace('_', '-')} {' '.join(value) if isinstance(value, list) else value}\n"
-        for name, value in arguments.items()
-        if value is not None
-    )
-    config = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    config = ", ".join(f"{name}={value!r}" for name, value in _arguments(setting).items())
     what = "Recompute flags of Megatron-LM, in place of the plan below."
     head = [what, "Written by checkpoint-scheduler.", "", *source.summary(), ""]
-    return f"{as_comment([*head, *notes, '', f'TransformerConfig({config})'])}\n{flags}"
+    return (
+        f"{as_comment([*head, *notes, '', f'TransformerConfig({config})'])}\n{flag_text(setting)}"
+    )
 
 
-def flag_values(setting: Setting) -> dict[str, object]:
-    """The fields of Megatron's TransformerConfig that say a setting."""
+def flag_text(setting: Setting) -> str:
+    """The flags of a setting, one a line."""
+    return "".join(
+        f"--{name.replace('_', '-')} {' '.join(value) if isinstance(value, list) else value}\n"
+        for name, value in _arguments(setting).items()
+        if value is not None
+    )
+
+
+def _arguments(setting: Setting) -> dict[str, object]:
     if setting.option is not None:
         values: tuple[object, ...] = ("selective", None, None, _modules(setting.option))
     elif not setting.segments:
