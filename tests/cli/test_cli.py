@@ -190,6 +190,25 @@ def test_frontier(capsys: Capture) -> None:
     assert len(out.splitlines()) == 5
 
 
+def test_frontier_within_a_budget(capsys: Capture) -> None:
+    """The fastest that fits is the plan of `solve`; where none does, the smallest budget solves."""
+    within = ("--budget", "7GB", "--reserved", "1GB")
+    _, solved, _ = run(capsys, "solve", *EXAMPLE, *within)
+    _, out, _ = run(capsys, "frontier", *EXAMPLE, *within)
+    fitting = re.search(r"Of these \d+ plans (\d+) fit 7.000 GB .* loses\s([\d.]+%)", out, re.S)
+    assert fitting is not None
+    assert int(fitting[1]) > 0
+    assert f" {fitting[2]} over" in solved
+    record = json.loads(run(capsys, "frontier", *EXAMPLE, *within, "--json")[1])
+    assert (record["budget_bytes"], record["reserved_bytes"]) == (7 * 10**9, 10**9)
+    _, out, _ = run(capsys, "frontier", *EXAMPLE, "--budget", "2GB", *within[2:])
+    least = re.search(r" plans 0 fit .* the tightest needs a\sbudget of ([\d.]+) GB", out, re.S)
+    assert least is not None
+    status, _, _ = run(capsys, "solve", *EXAMPLE, "--budget", f"{least[1]}GB", *within[2:])
+    assert status == 0
+    assert "--reserved comes off a budget" in refused(capsys, "frontier", *EXAMPLE, *within[2:])
+
+
 def test_frontier_as_data(capsys: Capture) -> None:
     _, out, _ = run(capsys, "frontier", *EXAMPLE, "--json")
     points = [(point["peak_bytes"], point["time"]) for point in json.loads(out)["points"]]
@@ -471,7 +490,7 @@ def test_closed_streams_are_no_traceback() -> None:
 MAIN = {
     "solve": "--example --model --budget --reserved --output",
     "compare": "--example --model --budget --reserved --against",
-    "frontier": "--example --model --points --json --csv",
+    "frontier": "--example --model --points --budget --reserved --json --csv",
     "show": "--example --model --costs --steps --json --csv",
     "fit": "--model --budget --gpu --batch --sequence",
     "export": "--to --costs --output --length --stages",

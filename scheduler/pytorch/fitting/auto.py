@@ -24,7 +24,12 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.fitting.choice import Choice, Request
-from scheduler.pytorch.fitting.held import held_state, named_moments, trained_bytes
+from scheduler.pytorch.fitting.held import (
+    held_state,
+    named_moments,
+    trained_bytes,
+    without_gradient,
+)
 from scheduler.pytorch.fitting.watch import Watch
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.fake import is_fake
@@ -130,7 +135,8 @@ def auto_checkpoint(
         handle.remove()
 
     It is planned in train mode, whatever mode the model is in. A step with gradients in another
-    mode, or with a larger batch, may need more memory than planned, which a warning says once.
+    mode, with a larger batch, or of parameters that have no gradient in this step, may need more
+    memory than planned, which a warning says once.
 
     Set aside are the parameters and buffers (which are there already), the optimizer's state, the
     gradients where they are accumulated, DistributedDataParallel's buckets, and a margin.
@@ -213,13 +219,22 @@ def auto_checkpoint(
         check_unit("margin", None, margin, aside, everything)
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
-        if state.moments_bytes and (idle := trained - counted) > trained // _FEW:
+        idle: set[str] = set()
+        if counted < trained and estimated:
+            idle = without_gradient(model, inputs, _scalar_of(costs.edges is None, loss_fn))
+            state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
+        made = trained_bytes(model, idle)
+        if state.moments_bytes and (least := trained - counted) > trained // _FEW:
             notes.append(
-                f"parameters of {format_bytes(idle)} have no gradient in this step, and what the "
-                "optimizer holds of them once they have is set aside; freeze those that never "
-                "will (requires_grad_(False))"
+                f"parameters of {format_bytes(least)} have no gradient in this step, and "
+                + (
+                    "nothing is set aside for what the optimizer would hold of them"
+                    if made < trained
+                    else "what the optimizer holds of them once they have is set aside; freeze "
+                    "those that never will (requires_grad_(False))"
+                )
             )
-        if gradient_accumulation and counted == trained:
+        if gradient_accumulation and counted == made:
             # The sums are set aside: what a backward makes passes until it is added to them.
             layers = tuple(with_gradient(each, 0, each.gradient_bytes) for each in costs.layers)
             costs = replace(costs, layers=layers)
@@ -229,14 +244,14 @@ def auto_checkpoint(
             state,
             trained if _has_buckets(whole) else 0,
             aside,
-            unique_bytes(inputs) + update + (0 if gradient_accumulation else trained),
-            _smaller_moments(model, state.moments_bytes),
+            unique_bytes(inputs) + update + (0 if gradient_accumulation else made),
+            _smaller_moments(model, state.moments_bytes, idle),
             time_limit,
             margin is None,
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
         choice, handle = check.chosen(request, estimated, tuple(notes))
-        watch = model.register_forward_pre_hook(Watch(model, inputs), with_kwargs=True)
+        watch = model.register_forward_pre_hook(Watch(model, inputs, idle), with_kwargs=True)
         found = AutoHandle(choice, handle, switched_off, watch)
     except BaseException:
         for module, flag in switched_off:
@@ -290,8 +305,7 @@ class _Step:
         return self.chosen(more, estimated, notes, again=True)
 
     def _loss_of(self, plan: Plan) -> Loss | None:
-        """What makes a scalar of the output, which may be one where the model is no chain."""
-        return self.loss_fn if plan.kind == "chain" else self.loss_fn or _own_loss
+        return _scalar_of(plan.kind == "chain", self.loss_fn)
 
     def _compared(self, choice: Choice) -> Choice:
         found = compare_steps(
@@ -300,6 +314,11 @@ class _Step:
         if not found.ok:
             raise UnsupportedModel(f"the step is not as planned, so no plan is applied: {found}")
         return replace(choice, found=found)
+
+
+def _scalar_of(chain: bool, loss_fn: Loss | None) -> Loss | None:
+    """What makes a scalar of the output, which may be one where the model is no chain."""
+    return loss_fn if chain else loss_fn or _own_loss
 
 
 def _own_loss(output: Any) -> Any:
@@ -416,8 +435,8 @@ def _margin(margin: object, budget: int, device: torch.device) -> int:
     return max(default_margin(budget), others + share)
 
 
-def _smaller_moments(model: nn.Module, moments: int) -> int | None:
-    return named_moments(model, "adam-8bit") if moments else None
+def _smaller_moments(model: nn.Module, moments: int, idle: set[str]) -> int | None:
+    return named_moments(model, "adam-8bit", idle) if moments else None
 
 
 def _has_buckets(model: nn.Module) -> bool:

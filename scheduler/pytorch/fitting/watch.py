@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,12 +15,15 @@ from scheduler.pytorch.observe.dispatch import tensors_of
 
 
 class Watch:
-    """Warns, once each, of steps in another mode or with a larger batch than was planned for.
+    """Warns, once each, of steps in another mode, with a larger batch, or of more parameters.
+
+    `idle` are those that the planned step gives no gradient.
 
     A hook before the model's forward; it is copied and pickled with the model.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any) -> None:
+    def __init__(self, model: nn.Module, inputs: Any, idle: Collection[str] = ()) -> None:
+        self._idle = idle
         self._modes = _modes(model)
         self._sizes = _sizes(model, *arguments_of(inputs))
 
@@ -32,6 +36,9 @@ class Watch:
             warnings.warn(said, stacklevel=2)
         if said := self._larger(model, args, kwargs):
             self._sizes = {}
+            warnings.warn(said, stacklevel=2)
+        if said := self._given_gradients(model):
+            self._idle = ()
             warnings.warn(said, stacklevel=2)
 
     def _other_mode(self, model: nn.Module) -> str | None:
@@ -55,6 +62,16 @@ class Watch:
                     f"{name!r} of this step has {size:,} elements, and the plan of "
                     f"{type(model).__name__} was made for {planned:,}, so that the step may need "
                     "more memory than the budget; call auto_checkpoint with the largest batch"
+                )
+        return None
+
+    def _given_gradients(self, model: nn.Module) -> str | None:
+        for name, parameter in model.named_parameters() if self._idle else ():
+            if parameter.grad is not None and name in self._idle:
+                return (
+                    f"{name!r} of {type(model).__name__} has a gradient, which it has not in the "
+                    "step that was planned, so that what the optimizer holds of it may be above "
+                    "the budget; call auto_checkpoint with a batch that trains every parameter"
                 )
         return None
 

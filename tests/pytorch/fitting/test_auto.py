@@ -215,11 +215,25 @@ def test_a_model_that_is_no_chain() -> None:
 
 
 def test_what_has_no_gradient_is_said() -> None:
+    """No moments are set aside of it where that is known, which a step on real tensors is not."""
     model, words = gpt2(), "of 17.00 KiB have no gradient in this step"
-    for found in (False, True):
-        with auto_checkpoint(model, BATCH, budget_gb=1, verify=False, **FAST) as handle:
-            assert (words in handle.choice.paragraph()) == found
-        model.idle = nn.Linear(16, 256)
+    asked: dict[str, Any] = {**FAST, "verify": False, "budget_gb": 1}
+    with auto_checkpoint(model, BATCH, **asked) as handle:
+        state, update = handle.choice.request.state, handle.choice.request.update_bytes
+        assert words not in handle.choice.paragraph()
+    model.idle = nn.Linear(16, 256)
+    with auto_checkpoint(model, BATCH, **asked) as handle:
+        assert f"{words}, and what the optimizer holds" in handle.choice.paragraph()
+    made = torch.optim.AdamW(model.parameters(), foreach=False)
+    for optimizer in ("adamw", made):
+        with auto_checkpoint(model, BATCH, **asked | {"fake": True}, optimizer=optimizer) as handle:
+            assert f"{words}, and nothing is set aside" in handle.choice.paragraph()
+            counters = 4 * len([*gpt2().parameters()]) if optimizer is made else 0
+            assert handle.choice.request.state.moments_bytes - state.moments_bytes == counters
+            assert (handle.choice.request.update_bytes == update) == (optimizer is not made)
+            model.idle.bias.grad = torch.zeros(256)
+            with pytest.warns(UserWarning, match=r"^'idle.bias' of GPT2LMHeadModel has a gradient"):
+                model(**BATCH)
 
 
 def test_its_own_checkpointing_is_off_meanwhile() -> None:
