@@ -453,7 +453,9 @@ def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -
     status, out, _ = run(capsys, "show", str(plan), "--costs", str(costs))
     assert status == 0
     assert "Replayed: the peak of" in out
+    assert run(capsys, "show", str(plan)) == (0, out, "")  # it has them with it
     assert run(capsys, "show", str(costs), "--json")[1] == costs.read_text()
+    Plan.load(plan).save(plan)
     assert "not a plan" in refused(capsys, "show", str(plan), "--json")
 
 
