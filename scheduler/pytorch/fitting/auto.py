@@ -220,19 +220,17 @@ def auto_checkpoint(
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
         idle: set[str] = set()
-        if counted < trained and estimated:
-            idle = without_gradient(model, inputs, _scalar_of(costs.edges is None, loss_fn))
-            state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
+        if counted < trained:
+            scalar_of = _scalar_of(costs.edges is None, loss_fn)
+            found = without_gradient(model, inputs, scalar_of, fake=estimated)
+            if trained_bytes(model, found) >= counted:  # or some get one that no graph shows
+                idle = found
+                state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
         made = trained_bytes(model, idle)
-        if state.moments_bytes and (least := trained - counted) > trained // _FEW:
+        if state.moments_bytes and trained - made > trained // _FEW:
             notes.append(
-                f"parameters of {format_bytes(least)} have no gradient in this step, and "
-                + (
-                    "nothing is set aside for what the optimizer would hold of them"
-                    if made < trained
-                    else "what the optimizer holds of them once they have is set aside; freeze "
-                    "those that never will (requires_grad_(False))"
-                )
+                f"parameters of {format_bytes(trained - made)} have no gradient in this step, and "
+                "nothing is set aside for what the optimizer would hold of them"
             )
         if gradient_accumulation and counted == made:
             # The sums are set aside: what a backward makes passes until it is added to them.

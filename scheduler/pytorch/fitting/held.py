@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from scheduler.common.errors import UnsupportedModel
 from scheduler.common.text import first_sentence, shown
@@ -16,8 +17,9 @@ from scheduler.memory.errors import Argument
 from scheduler.memory.state.optimizers import check_optimizer, known_name, optimizer_of
 from scheduler.memory.state.sizes import PRECISIONS
 from scheduler.memory.state.state import State
-from scheduler.pytorch.model.step import call_model, clear_gradients, loss_of, prepared
+from scheduler.pytorch.model.step import call_model, loss_of, prepared
 from scheduler.pytorch.model.wrappers import bare
+from scheduler.pytorch.observe.autograd import leaves_above, saving_nothing
 from scheduler.pytorch.observe.dispatch import OperationMode, tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker, storage_bytes, unique_bytes
 
@@ -35,20 +37,30 @@ def trained_bytes(model: nn.Module, idle: Collection[str] = ()) -> int:
 
 
 def without_gradient(
-    model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None
+    model: nn.Module, inputs: Any, loss_fn: Callable[[Any], Any] | None, *, fake: bool
 ) -> set[str]:
-    """Parameters that a step, which is run on stand-ins without memory, gives no gradient.
+    """Parameters from which no way leads to the loss, in a forward that saves nothing.
 
-    What runs there cannot depend on values, as a routing does: none of a batch of these sizes will.
-    Of a step that needs values, nothing is known, and the set is empty.
+    Not those of a module in a list of which others of its class ran: it may be its turn in the next
+    step, as of an expert that no token was routed to.
     """
-    try:
-        with prepared(model, inputs, fake=True) as (twin, copies):
-            clear_gradients(twin, copies)
-            loss_of(call_model(twin, copies), loss_fn).backward()
-            return {n for n, p in twin.named_parameters() if p.requires_grad and p.grad is None}
-    except Exception:  # whatever a model does with values
-        return set()
+    with prepared(model, inputs, fake=fake) as (model, inputs):
+        called: set[nn.Module] = set()
+        ran = register_module_forward_pre_hook(lambda module, args: called.add(module))
+        try:
+            with saving_nothing():
+                loss = loss_of(call_model(model, inputs), loss_fn)
+        finally:
+            ran.remove()
+        reached = {id(leaf) for leaf in leaves_above(loss.grad_fn, None)}
+        for several in model.modules():
+            if isinstance(several, nn.ModuleList | nn.ModuleDict):
+                ready = [*several.children()]
+                kinds = {type(each) for each in ready if each in called}
+                waiting = (each for each in ready if each not in called and type(each) in kinds)
+                reached |= {id(p) for each in waiting for p in each.parameters()}
+        named = model.named_parameters()
+        return {name for name, p in named if p.requires_grad and id(p) not in reached}
 
 
 def held_state(

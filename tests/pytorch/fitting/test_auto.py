@@ -214,26 +214,51 @@ def test_a_model_that_is_no_chain() -> None:
         auto_checkpoint(model, x, budget="150KB", **FAST)
 
 
-def test_what_has_no_gradient_is_said() -> None:
-    """No moments are set aside of it where that is known, which a step on real tensors is not."""
+class Routed(Buffered):
+    """A stack with experts, of which a step takes one, and a module that nothing calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.idle = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.experts[int(x.sum() > 0)](x))
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_what_has_no_gradient_is_said(fake: bool) -> None:
+    """No moments are set aside of it, and none are made; a step in which it has one is told."""
     model, words = gpt2(), "of 17.00 KiB have no gradient in this step"
-    asked: dict[str, Any] = {**FAST, "verify": False, "budget_gb": 1}
+    asked: dict[str, Any] = {**FAST, "verify": False, "budget_gb": 1, "fake": fake}
     with auto_checkpoint(model, BATCH, **asked) as handle:
-        state, update = handle.choice.request.state, handle.choice.request.update_bytes
+        before = handle.choice.request
         assert words not in handle.choice.paragraph()
     model.idle = nn.Linear(16, 256)
-    with auto_checkpoint(model, BATCH, **asked) as handle:
-        assert f"{words}, and what the optimizer holds" in handle.choice.paragraph()
     made = torch.optim.AdamW(model.parameters(), foreach=False)
     for optimizer in ("adamw", made):
-        with auto_checkpoint(model, BATCH, **asked | {"fake": True}, optimizer=optimizer) as handle:
-            assert f"{words}, and nothing is set aside" in handle.choice.paragraph()
+        with auto_checkpoint(model, BATCH, optimizer=optimizer, **asked) as handle:
+            assert words in handle.choice.paragraph()
             counters = 4 * len([*gpt2().parameters()]) if optimizer is made else 0
-            assert handle.choice.request.state.moments_bytes - state.moments_bytes == counters
-            assert (handle.choice.request.update_bytes == update) == (optimizer is not made)
+            found = handle.choice.request.state.moments_bytes - before.state.moments_bytes
+            assert found == counters
             model.idle.bias.grad = torch.zeros(256)
             with pytest.warns(UserWarning, match=r"^'idle.bias' of GPT2LMHeadModel has a gradient"):
                 model(**BATCH)
+
+
+def test_what_may_have_a_gradient_in_another_step_is_set_aside() -> None:
+    model, x = Routed(), torch.ones(4, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    with auto_checkpoint(
+        model, x, lambda y: y, budget="1MB", optimizer=optimizer, **FAST
+    ) as handle:
+        for each in (x, -x):
+            model.zero_grad()
+            model(each).backward()
+            optimizer.step()
+    held = unique_bytes([[*state.values()] for state in optimizer.state.values()])
+    assert held == handle.choice.request.state.moments_bytes
 
 
 def test_its_own_checkpointing_is_off_meanwhile() -> None:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 from scheduler import InfeasibleBudget, Plan, frontier
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch import apply, auto_checkpoint, measure, profile
+from scheduler.pytorch.model.settings import no_skips
 from scheduler.pytorch.model.step import call_model, loss_of
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker
@@ -230,10 +231,10 @@ def check_auto(make: Callable[[], Made]) -> Result:
 
 
 def _trained(made: Made, optimizer: torch.optim.Optimizer) -> int:
-    """The peak of two steps of training, of everything that is in memory."""
+    """The peak of two steps of training, of everything in memory, with every block in them."""
     made.model.zero_grad(set_to_none=True)
     tracker = MemoryTracker()
-    with tracker:
+    with no_skips(made.model), tracker:
         held = [*made.model.parameters(), *made.model.buffers(), *tensors_of(made.batch)]
         for tensor in held:
             tracker.count(tensor)
