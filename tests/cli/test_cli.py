@@ -268,7 +268,7 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
     ("arguments", "message"),
     [
         ((), "the following arguments are required: COMMAND"),
-        (("solv",), "invalid choice: 'solv'"),
+        (("solv",), "there is no command 'solv'; did you mean 'solve'?"),
         (("solve",), "no costs given; name a cost file, - for standard input, or an example"),
         (("solve", *EXAMPLE), "no budget given; add one, as in --budget 40GB"),
         (("compare", *EXAMPLE), "no budget given; add one, as in --budget 40GB"),
@@ -277,7 +277,7 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "forty"), "the budget 'forty' is not a size"),
         (("solve", *EXAMPLE, "--budget", "0"), "the budget must be at least one byte, got '0'"),
         (("solve", *EXAMPLE, "--budget", "nan"), "the budget 'nan' is not a size"),
-        (("solve", *EXAMPLE, "--budget=-5GB"), "the budget must be at least one byte"),
+        (("solve", *EXAMPLE, "--budget", "-5GB"), "the budget must be at least one byte"),
         (("solve", *EXAMPLE, "--budget", ""), "the budget '' is not a size"),
         (
             ("solve", *EXAMPLE, "--budget", "5GB", "--reserved", "5GB"),
@@ -287,7 +287,12 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "5GB", "--max-points", "3"), "at least 16, got 3"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--memory-limit", "1"), "memory_limit must be at"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--fast"), "unrecognized arguments: --fast"),
-        (("solve", *EXAMPLE, "--budg", "5GB"), "unrecognized arguments: --budg"),
+        (("solve", *EXAMPLE, "--budg", "5GB"), "--budg 5GB; did you mean '--budget'? (see 'checkp"),
+        (
+            ("fit", "--method=greedy"),
+            "--method is an option of solve (see 'checkpoint-scheduler fit",
+        ),
+        (("show", str(ROOT / "README.md")), "this is not valid JSON: it begins with "),
         (("fit", "--sequence", "32k"), "'32k' has two readings: write 32768 or 32000"),
         (("fit", "--sequence", "long"), "invalid int value: 'long'"),
         (("fit", "--model", "qwen2.5-7b"), "such as Qwen/Qwen2.5-7B"),

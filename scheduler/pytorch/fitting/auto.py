@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedModel
-from scheduler.common.text import format_bytes
+from scheduler.common.text import format_bytes, shown
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.facts import FRAGMENTATION, default_margin
@@ -195,6 +195,8 @@ def auto_checkpoint(
     """
     whole, model = model, bare(model)
     check_loss(loss_fn)
+    if not (isinstance(verify, bool) or verify == "values"):
+        raise UnsupportedModel(f'verify must be True, False or "values", got {shown(verify)}')
     device = device_of(model, inputs)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     asked = _budget(budget_gb, budget, device)
@@ -282,8 +284,13 @@ class _Step:
             choice = self._compared(choice)
         if self.verify is not True:
             return choice, apply(choice.plan, self.model, self.blocks)
-        with apply(choice.plan, self.model, self.blocks):
-            found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        try:
+            with apply(choice.plan, self.model, self.blocks):
+                found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        except (SchedulerError, torch.cuda.OutOfMemoryError):
+            raise
+        except Exception as error:  # fake tensors are less strict, of a dtype for instance
+            raise _no_step(self.model, error) from error
         _check_forwards(choice.plan, found.forwards)
         above = found.peak_bytes - request.budget_bytes + request.reserved_bytes
         above -= request.state.gradients_bytes  # set aside, and made by a step from empty gradients
@@ -368,6 +375,8 @@ def _profiled(
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:  # what the next way may do
+                if isinstance(error, SchedulerError) and not isinstance(error, UnsupportedModel):
+                    raise  # of a setting
                 refusals.append(error)
                 continue
             left_out = asked.options and not with_options
@@ -375,11 +384,16 @@ def _profiled(
     refusal = refusals[-1]
     if isinstance(refusal, SchedulerError):
         raise refusal
-    raise UnsupportedModel(
+    raise _no_step(model, refusal) from refusal
+
+
+def _no_step(model: nn.Module, error: Exception) -> UnsupportedModel:
+    """What there is to say of a step that a model does not run."""
+    return UnsupportedModel(
         f"{type(model).__name__} does not run a step on this batch "
-        f"({type(refusal).__name__}: {refusal}); give what the model is called with in training, "
+        f"({type(error).__name__}: {error}); give what the model is called with in training, "
         "as a tensor, a tuple of arguments or a dict of keyword arguments, and loss_fn"
-    ) from refusal
+    )
 
 
 def _mode_notes(model: nn.Module, modes: list[tuple[nn.Module, bool]]) -> list[str]:

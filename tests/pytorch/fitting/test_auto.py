@@ -299,6 +299,14 @@ def test_what_is_wrong_is_said() -> None:
         auto_checkpoint(Buffered(), {"input_id": TOKENS}, budget_gb=1)
     with pytest.raises(UnsupportedModel, match=r"does not run a step on this batch .*shapes"):
         auto_checkpoint(Buffered(), torch.randn(4, 63), lambda y: y, budget_gb=1)
+    whole = torch.ones(4, 64, dtype=torch.long)  # which fake tensors take
+    with pytest.raises(UnsupportedModel, match=r"does not run a step on this batch .*dtype"):
+        auto_checkpoint(Buffered(), whole, lambda y: y, budget="1GB")
+    wrong: Any = "value"
+    with pytest.raises(UnsupportedModel, match=r"verify must be True, False or .*'value'"):
+        auto_checkpoint(model, BATCH, budget_gb=1, verify=wrong)
+    with pytest.raises(ValueError, match="gpu must be one of"):
+        auto_checkpoint(model, BATCH, budget_gb=1, gpu="h1000")
     other = torch.optim.AdamW(gpt2().parameters())
     with pytest.raises(UnsupportedModel, match="of other parameters: it has none of this GPT2"):
         auto_checkpoint(model, BATCH, budget_gb=1, optimizer=other)

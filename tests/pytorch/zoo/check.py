@@ -196,12 +196,12 @@ def check_auto(make: Callable[[], Made]) -> Result:
     The budget is half-way between the smallest without options and what loses nothing, with what it
     sets aside as its margin on top. Everything in memory counts: weights, moments, gradients.
     """
-    plain = Step.run(make())
-    made = make()
+    first, made = make(), make()
+    plain = Step.run(first)
+    before = _attached(first.model)  # with the hooks that a model puts on itself in a step
     optimizer = torch.optim.AdamW(made.model.parameters())
     asked: dict[str, Any] = {"optimizer": optimizer, "time_limit": SECONDS, "quiet": True}
     given: tuple[Any, ...] = made.model, made.batch, made.loss_fn
-    before = _attached(made.model)
     try:
         bounds: dict[str, Any] = {"margin": 0, "options": False, "verify": False}
         with auto_checkpoint(*given, budget_gb=1000, **(asked | bounds)) as handle:
@@ -250,8 +250,8 @@ def _attached(model: nn.Module) -> dict[str, list[object]]:
     return {
         name: [
             type(module),
-            module.__dict__.get("forward"),
-            *(list(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
+            "forward" in vars(module),
+            *(len(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
         ]
         for name, module in model.named_modules()
     }
