@@ -224,10 +224,10 @@ def auto_checkpoint(
         idle: set[str] = set()
         if counted < trained:
             scalar_of = _scalar_of(costs.edges is None, loss_fn)
-            found = without_gradient(model, inputs, scalar_of, fake=estimated)
-            if trained_bytes(model, found) >= counted:  # or some get one that no graph shows
-                idle = found
-                state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
+            idle = without_gradient(model, inputs, scalar_of, fake=estimated)
+            if trained_bytes(model, idle) < counted:  # some get one that no graph shows
+                idle = set()
+            state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
         made = trained_bytes(model, idle)
         if state.moments_bytes and trained - made > trained // _FEW:
             notes.append(
