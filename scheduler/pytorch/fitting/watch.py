@@ -57,7 +57,7 @@ class Watch:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         for name, size in _sizes(model, args, kwargs).items() if self._sizes else ():
-            if size > (planned := self._sizes.get(name, size)):
+            if size > (planned := self._sizes.get(name, 0)):
                 return (
                     f"{name!r} of this step has {size:,} elements, and the plan of "
                     f"{type(model).__name__} was made for {planned:,}, so that the step may need "

@@ -369,6 +369,8 @@ def test_mode_and_size_of_a_step() -> None:
     larger = torch.cat([TOKENS, TOKENS])
     with torch.no_grad():
         copied(larger)
+    with pytest.warns(UserWarning, match=r"^'attention_mask' of .* 128 .* was made for 0"):
+        copy.deepcopy(model)(**BATCH, attention_mask=TOKENS > 0)
     with pytest.warns(UserWarning, match=r"^'input_ids' of this step has 256 elements"):
         copied(larger, labels=larger)
     copied(larger, labels=larger)
