@@ -370,7 +370,7 @@ def test_jax_has_no_early_stop() -> None:
 
 def test_json_is_the_plan_file() -> None:
     plan = solve(GPT2, 5)
-    assert export(plan, "json").text == plan.to_json()
+    assert export(plan, "json").text == plan.to_json(costs=True)
 
 
 def test_the_schema_names_the_fields_of_a_plan_file() -> None:
