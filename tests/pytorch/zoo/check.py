@@ -249,7 +249,7 @@ def _attached(model: nn.Module) -> dict[str, list[object]]:
     """What a plan may put on a module: a class, a forward of its own, hooks."""
     return {
         name: [
-            type(module),
+            type(module).__qualname__,  # that of a parametrized one is its own
             "forward" in vars(module),
             *(len(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
         ]
