@@ -30,7 +30,7 @@ from scheduler.pytorch.fitting.held import (
     trained_bytes,
     without_gradient,
 )
-from scheduler.pytorch.fitting.watch import Watch
+from scheduler.pytorch.fitting.watch import watched
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.settings import switch_off_checkpointing, switch_to_training
@@ -62,7 +62,7 @@ class AutoHandle:
     choice: Choice
     _handle: Handle = field(repr=False)
     _switched_off: list[tuple[nn.Module, str]] = field(repr=False)
-    _watch: RemovableHandle | None = field(default=None, repr=False)
+    _watch: list[RemovableHandle] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, choice: Choice, model: nn.Module, blocks: str | Iterable[str]) -> AutoHandle:
@@ -86,9 +86,9 @@ class AutoHandle:
 
     def unwatched(self) -> AutoHandle:
         """The same, where somebody else sees to modes and to larger batches."""
-        if self._watch is not None:
-            self._watch.remove()
-        self._watch = None
+        for hook in self._watch:
+            hook.remove()
+        self._watch.clear()
         return self
 
     def report(self) -> Coverage:
@@ -251,8 +251,7 @@ def auto_checkpoint(
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
         choice, handle = check.chosen(request, estimated, tuple(notes))
-        watch = model.register_forward_pre_hook(Watch(model, inputs, idle), with_kwargs=True)
-        found = AutoHandle(choice, handle, switched_off, watch)
+        found = AutoHandle(choice, handle, switched_off, watched(model, inputs, idle))
     except BaseException:
         for module, flag in switched_off:
             setattr(module, flag, True)

@@ -5,25 +5,46 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from scheduler.pytorch.model.step import arguments_of
 from scheduler.pytorch.observe.dispatch import tensors_of
 
 
-class Watch:
-    """Warns, once each, of steps in another mode, with a larger batch, or of more parameters.
+def watched(model: nn.Module, inputs: Any, idle: Collection[str]) -> list[RemovableHandle]:
+    """Warn of steps that are not as planned, in which `idle` parameters have no gradient."""
+    told: list[str] = []
 
-    `idle` are those that the planned step gives no gradient.
+    def given(name: str, parameter: torch.Tensor) -> None:
+        if not told:
+            told.append(name)
+            warnings.warn(
+                f"{name!r} of {type(model).__name__} has a gradient, which it has not in the step "
+                "that was planned, so that what the optimizer holds of it may be above the "
+                "budget; call auto_checkpoint with a batch that trains every parameter",
+                stacklevel=2,
+            )
+
+    named = dict(model.named_parameters())
+    return [
+        model.register_forward_pre_hook(Watch(model, inputs), with_kwargs=True),
+        # Between steps gradients are None, so that a forward sees none.
+        *(named[n].register_post_accumulate_grad_hook(partial(given, n)) for n in sorted(idle)),
+    ]
+
+
+class Watch:
+    """Warns, once each, of steps in another mode or with a larger batch than was planned for.
 
     A hook before the model's forward; it is copied and pickled with the model.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any, idle: Collection[str] = ()) -> None:
-        self._idle = idle
+    def __init__(self, model: nn.Module, inputs: Any) -> None:
         self._modes = _modes(model)
         self._sizes = _sizes(model, *arguments_of(inputs))
 
@@ -36,9 +57,6 @@ class Watch:
             warnings.warn(said, stacklevel=2)
         if said := self._larger(model, args, kwargs):
             self._sizes = {}
-            warnings.warn(said, stacklevel=2)
-        if said := self._given_gradients(model):
-            self._idle = ()
             warnings.warn(said, stacklevel=2)
 
     def _other_mode(self, model: nn.Module) -> str | None:
@@ -62,16 +80,6 @@ class Watch:
                     f"{name!r} of this step has {size:,} elements, and the plan of "
                     f"{type(model).__name__} was made for {planned:,}, so that the step may need "
                     "more memory than the budget; call auto_checkpoint with the largest batch"
-                )
-        return None
-
-    def _given_gradients(self, model: nn.Module) -> str | None:
-        for name, parameter in model.named_parameters() if self._idle else ():
-            if parameter.grad is not None and name in self._idle:
-                return (
-                    f"{name!r} of {type(model).__name__} has a gradient, which it has not in the "
-                    "step that was planned, so that what the optimizer holds of it may be above "
-                    "the budget; call auto_checkpoint with a batch that trains every parameter"
                 )
         return None
 
