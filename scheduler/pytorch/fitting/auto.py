@@ -156,7 +156,8 @@ def auto_checkpoint(
     gradient_accumulation
         Gradients of one backward are still there in the next.
     options
-        Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
+        Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs, nor
+        where these are seen to run other operations in each call.
     tiles
         As for `profile`: let the head with its loss, and MLPs, run in tiles; gradients are then the
         model's to rounding.
@@ -171,7 +172,7 @@ def auto_checkpoint(
         without the plan, which needs the memory to keep everything. False: neither.
     fake, gpu
         As for `profile`. Default: fake tensors, which take no memory, and whose times are
-        estimated; real ones where these cannot run the model.
+        estimated; real ones where these cannot run the model, or it is seen to run otherwise.
     time_limit
         Seconds that the plan of a model that is no chain may take.
     quiet
@@ -203,6 +204,7 @@ def auto_checkpoint(
     state, update = held_state(model, optimizer, sums=gradient_accumulation)
     switched_off = switch_off_checkpointing(model)
     modes = switch_to_training(model)
+    found: AutoHandle | None = None
     try:
         ways = _Ways(blocks, options, tiles, fake, gpu)
         costs, estimated, notes = _profiled(model, inputs, loss_fn, ways)
@@ -250,8 +252,19 @@ def auto_checkpoint(
             margin is None,
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
-        choice, handle = check.chosen(request, estimated, tuple(notes))
-        found = AutoHandle(choice, handle, switched_off, watched(model, inputs, idle))
+        try:
+            choice, handle = check.chosen(request, estimated, tuple(notes))
+            found = AutoHandle(choice, handle, switched_off, watched(model, inputs, idle))
+        except UnsupportedModel:
+            # What runs may depend on values, which fake tensors have not, or change by the call.
+            if estimated and fake is None and not is_fake(model):
+                fake = False
+            elif options:
+                options = False
+            else:
+                raise
+            for module, flag in switched_off:
+                setattr(module, flag, True)
     except BaseException:
         for module, flag in switched_off:
             setattr(module, flag, True)
@@ -259,8 +272,27 @@ def auto_checkpoint(
     finally:
         for part, mode in modes:
             part.training = mode
+    if found is None:
+        return auto_checkpoint(
+            whole,
+            inputs,
+            loss_fn,
+            budget_gb=budget_gb,
+            budget=budget,
+            optimizer=optimizer,
+            gradient_accumulation=gradient_accumulation,
+            options=options,
+            tiles=tiles,
+            margin=margin,
+            verify=verify,
+            blocks=blocks,
+            fake=fake,
+            gpu=gpu,
+            time_limit=time_limit,
+            quiet=quiet,
+        )
     if not quiet and not is_another_rank():
-        print(wrapped(choice.paragraph()))
+        print(wrapped(found.choice.paragraph()))
     return found
 
 

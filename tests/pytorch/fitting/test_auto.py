@@ -341,6 +341,28 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
+def test_a_step_that_is_another_is_profiled_on_real_tensors_and_without_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = count()
+
+    def unlike(*given: Any) -> Measurement:
+        if next(calls) < 2:
+            raise UnsupportedModel("block 'transformer.h.0' runs aten.mul.Tensor 5 times")
+        return measure(*given)
+
+    monkeypatch.setattr(auto, "measure", unlike)
+    model = gpt2()
+    model.activation_checkpointing_enable()
+    asked: dict[str, Any] = FAST | {"fake": None, "options": True}
+    with auto_checkpoint(model, BATCH, budget="1900KB", **asked) as handle:
+        assert not handle.plan.policies
+        assert "times measured" in handle.choice.paragraph()
+        assert "own gradient checkpointing was switched off" in handle.choice.paragraph()
+    assert next(calls) == 3
+    assert model.is_activation_checkpointing
+
+
 def test_what_is_no_batch_and_no_loss() -> None:
     model, beyond = gpt2(), torch.cat([TOKENS, TOKENS], 1)
     for tokens in (TOKENS + 600, beyond):
