@@ -363,7 +363,8 @@ def _own_loss(output: Any) -> Any:
 
 def _check_forwards(plan: Plan, forwards: dict[str, int]) -> None:
     for name, planned in plan.forwards.items():
-        if forwards.get(name, planned) != planned:
+        # Fewer are none that a backward needed: the peak, which is measured, tells any other case.
+        if forwards.get(name, planned) > planned:
             raise UnsupportedModel(
                 f"the forward of {name!r} runs {forwards[name]} times in a step, where the plan "
                 f"has {planned}, so it is not applied; scheduler.pytorch.verify tells more"
