@@ -19,7 +19,7 @@ from scheduler.memory.fitting.search import trained_positions
 from scheduler.memory.fitting.text import Spelling, fit_lines, spelled
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
-from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
+from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
 
@@ -169,8 +169,6 @@ def _refuse(given: Mapping[str, object]) -> None:
     """Say of a keyword that `fit` does not have what there is in its place."""
     known = RecipeFields.__annotations__
     for name in given:
-        if name.endswith("_parallel"):
-            raise no_degree("fit", name)
         if name not in known:
             names = {*inspect.signature(fit).parameters, *known} - {"fields"}
             near = did_you_mean(name, sorted(names))

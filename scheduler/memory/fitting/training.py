@@ -55,7 +55,7 @@ class Training:
                 Argument("zero", 1),
                 " or less, or profile the model with scheduler.pytorch",
             )
-        self.recipe.check_whole("fit")
+    
         object.__setattr__(self, "state", self._state())
 
     @property
