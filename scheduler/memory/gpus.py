@@ -134,9 +134,9 @@ LINKS: dict[str, tuple[float, float]] = {
 """GB a second, one way, to the GPUs of the same machine, and to those of others.
 
 Half of what data sheets print for NVLink (A100 600, H100 900, its NVL pairs 600, B200 1,800) and
-Infinity Fabric (MI300X 896, MI350X 1,075); of Gaudi the ports inside a machine, 21 of 24. The network is one port
-a GPU of the vendor's reference machine: 200 Gbit/s (DGX A100), 400 (DGX H100, B200), 800 (B300).
-All others: PCIe 4.0 × 16 and 100 Gbit/s.
+Infinity Fabric (MI300X 896, MI350X 1,075); of Gaudi the ports inside a machine, 21 of 24. The
+network is one port a GPU of the vendor's reference machine: 200 Gbit/s (DGX A100), 400 (DGX H100,
+B200), 800 (B300). All others: PCIe 4.0 × 16 and 100 Gbit/s.
 """
 
 GPUS = {
@@ -335,8 +335,13 @@ def _described(text: str) -> Gpu:
         near = f"; did you mean {said}GB?" if said.isdecimal() else ""
         raise InvalidRecipe(Argument("gpu"), f" has memory={said}, less than any GPU{near}")
     peaks = {key: _speed(key, values[key]) for key in _LEAST if key in values}
-    links = {f"{key}_bytes_per_second": peaks[key] for key in ("link", "network") if key in peaks}
-    return Gpu(text, peaks["flops"], peaks["bandwidth"], memory, memory, **links)
+    made = Gpu(text, peaks["flops"], peaks["bandwidth"], memory, memory)
+    link, network = made.link_bytes_per_second, made.network_bytes_per_second
+    return replace(
+        made,
+        link_bytes_per_second=peaks.get("link", link),
+        network_bytes_per_second=peaks.get("network", network),
+    )
 
 
 def _speed(key: str, text: str) -> float:

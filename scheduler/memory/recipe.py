@@ -227,11 +227,23 @@ class Recipe:
         return resolve_sharding(self.zero, self.gpus, self.sequence_parallel, **degrees)
 
     @property
+    def words(self) -> str:
+        """What changes the state, in words."""
+        summed = self.summed_gradients
+        said = self.optimizer, self.precision, f"{summed} gradients" if summed else ""
+        return ", ".join(filter(None, (*said, str(self.sharding))))
+
+    @property
     def alone(self) -> Recipe:
         """The same for what is on one GPU, as if that were the model: over its copies alone."""
-        sharding = self.sharding
-        whole = dict.fromkeys((f"{kind}_parallel" for kind in DEGREES if kind != "expert"), 1)
-        return replace(self, gpus=sharding.data, sequence_parallel=False, **whole)
+        return replace(
+            self,
+            gpus=self.sharding.data,
+            tensor_parallel=1,
+            pipeline_parallel=1,
+            context_parallel=1,
+            sequence_parallel=False,
+        )
 
     @property
     def compute(self) -> str:

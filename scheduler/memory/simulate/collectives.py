@@ -79,9 +79,7 @@ def passed_bytes(paper: Paper, at: Setting, k: Value, v: Value) -> tuple[float, 
     return (at.context - 1) * (k.bytes + v.bytes), paper.gpu.is_far(at.tensor * at.context)
 
 
-def passed(
-    paper: Paper, at: Setting, k: Value, v: Value, *, backward: bool = False
-) -> list[Value]:
+def passed(paper: Paper, at: Setting, k: Value, v: Value, *, backward: bool = False) -> list[Value]:
     """What attention over all tokens of a sequence holds beside this GPU's own.
 
     Documented, not measured: torch gathers all keys and values and adds up what they give in fp32
@@ -98,9 +96,7 @@ def passed(
     return [paper.compute((), *each) for each in (*buffers, *([(summed, 4)] * backward))]
 
 
-def _sent(
-    paper: Paper, at: Setting, op: str, x: Value, elements: int, times: int = 1
-) -> Value:
+def _sent(paper: Paper, at: Setting, op: str, x: Value, elements: int, times: int = 1) -> Value:
     """Run a collective of the GPUs that share features, which leaves so many elements."""
     whole = max(x.elements, elements) * x.size
     bytes_ = times * whole * (at.tensor - 1) / at.tensor

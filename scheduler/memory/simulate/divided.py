@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula
 from scheduler.memory.recipe import DEGREES, Recipe
 from scheduler.memory.shape.shape import Shape
 
 PROFILE = "profile the model with scheduler.pytorch"
+
+_DIVIDED = ("heads", "kv_heads", "mlp_width", "shared_expert_width")
 
 
 def divided(shape: Shape, recipe: Recipe) -> Shape:
@@ -37,19 +39,25 @@ def divided(shape: Shape, recipe: Recipe) -> Shape:
     for kind in shape.kinds:
         _check_degrees(kind, recipe)
     t = recipe.tensor_parallel
-    each: dict[str, Callable[[int], int]] = {
-        "heads": lambda count: count // t,
-        "kv_heads": lambda count: max(count // t, 1),
-        "mlp_width": lambda count: count // t,
-        "shared_expert_width": lambda count: count // t,
-    }
-    # Whatever a block's own value is, the fields of the whole are then the last block's.
     by_block = {
-        name: tuple(map(each[name], values)) if name in each else values
-        for name, values in shape.by_block
+        name: [_part(name, n, t) for n in values] for name, values in dict(shape.by_block).items()
     }
-    own = {name: part(getattr(shape, name)) for name, part in each.items()}
-    return replace(shape, vocabulary=-(-shape.vocabulary // t), by_block=by_block, **own)
+    # Where blocks differ the fields are then the last block's.
+    return replace(
+        shape,
+        vocabulary=-(-shape.vocabulary // t),
+        by_block=by_block,
+        heads=_part("heads", shape.heads, t),
+        kv_heads=_part("kv_heads", shape.kv_heads, t),
+        mlp_width=_part("mlp_width", shape.mlp_width, t),
+        shared_expert_width=_part("shared_expert_width", shape.shared_expert_width, t),
+    )
+
+
+def _part(name: str, value: Any, tensor: int) -> Any:
+    if name not in _DIVIDED:
+        return value
+    return max(value // tensor, 1) if name == "kv_heads" else value // tensor
 
 
 def _check_degrees(shape: Shape, recipe: Recipe) -> None:
@@ -122,6 +130,4 @@ def _check_formula(shape: Shape, recipe: Recipe) -> None:
 
 
 def _first_degree(recipe: Recipe) -> str:
-    return next(
-        f"{kind}_parallel" for kind in DEGREES if getattr(recipe, f"{kind}_parallel") > 1
-    )
+    return next(f"{kind}_parallel" for kind in DEGREES if getattr(recipe, f"{kind}_parallel") > 1)

@@ -181,9 +181,7 @@ def _clamp(paper: Paper, x: Value, bounds: int) -> Value:
     return made
 
 
-def _biases(
-    paper: Paper, at: Setting, width: int, expert: Value, rows: int
-) -> Value | None:
+def _biases(paper: Paper, at: Setting, width: int, expert: Value, rows: int) -> Value | None:
     """Take the bias of each row's expert, where experts have one."""
     if not at.shape.mlp_bias:
         return None
