@@ -108,8 +108,16 @@ def costs_from_shape(
     under autocast (when cached casts of weights go is not followed); the mask of a window, which
     kernels that know windows do without (a sequence as long as the model's window has one here, as
     in SDPA); the chunked loss (one chunk's working memory on top of what is kept; chunks are
-    equal). Launch times, communication, and scratch memory inside kernels are not counted. In a
-    model on several GPUs these are the costs of a whole copy of it: nothing is split.
+    equal). Launch times and scratch memory inside kernels are not counted.
+
+    On several GPUs these are the costs of one of them, `sequence` the whole one's: heads, MLPs and
+    words divided by `tensor_parallel`, tokens by `context_parallel` and, between such layers, by
+    `sequence_parallel`; of experts weights alone by `expert_parallel`, as each GPU brings tokens of
+    its own. What GPUs send each other are operations of a block, of what its `Gpu`'s links take
+    and hidden under attention alone, and their results may be kept by options or made again. A
+    stage of a pipeline is a part of the chain. Approximated there: what attention over a divided
+    sequence holds beside its tensors (by torch's code and Megatron's documents); routers, which run
+    on all tokens of a tensor-parallel group; what data parallelism sends is not counted.
 
     Parameters
     ----------

@@ -49,10 +49,13 @@ def pipeline_costs(
     Raises
     ------
     InvalidShape, InvalidRecipe, UnsupportedModel
-        As in `costs_from_shape`; of two stacks there are no formulas.
+        As in `costs_from_shape`; there are formulas for decoders alone.
     """
     model, machine = load_shape(shape), load_gpu(gpu)
-    if model.buckets:
-        raise NoFormula(f"{model.name} has two stacks, which nobody has cut into stages")
+    if model.head != "causal" or model.buckets:
+        raise NoFormula(
+            f"there are stages of decoders alone, and {model.name} is none; profile the model with "
+            "scheduler.pytorch"
+        )
     training = Training(model, machine, recipe_of(recipe, fields), efficiency, tiles)
     return training.pipeline_costs(batch, sequence, options=options)
