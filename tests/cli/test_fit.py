@@ -206,14 +206,21 @@ def test_bad_input_is_one_sentence(
     assert message in refused(capsys, "fit", *arguments)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "pipeline", "sequence", "context", "expert"])
-@pytest.mark.parametrize("command", ["fit", "solve"])
-def test_other_parallelism_is_told(capsys: Capture, command: str, kind: str) -> None:
-    for value in ((), ("4",)):
-        message = refused(capsys, command, "--model", "gpt2", f"--{kind}-parallel", *value)
-        assert message.startswith(f"there is no --{kind}-parallel: costs are of data-parallel GPUs")
-        assert f"training_state({kind}_parallel=...) divides" in message
-    assert "parallel" not in run(capsys, command, "--help")[1].replace("data-parallel", "")
+def test_parallel_degrees(capsys: Capture) -> None:
+    given = "--tp", "8", "--sequence-parallel", "--zero", "1", "--gpus", "64", "--no-search"
+    status, out, _ = run(capsys, "fit", "--model", "llama-3-8b", *given)
+    assert status == 0
+    assert "ZeRO-1 over 8 GPUs, tensor and sequence parallel 8" in out
+    refused_ones = {
+        ("--tp", "5"): "--tp 5 must divide the 12 heads of gpt2; choose 1, 2, 3, 4, 6, 12",
+        ("--sequence-parallel",): "--sequence-parallel divides tokens over the GPUs of --tp",
+        ("--tensor-parallel", "2", "--gpus", "3"): "--gpus must be a multiple of --tp·--pp·--cp",
+        ("--ep", "2"): "--ep 2 divides experts, and gpt2 has none",
+        ("--pp", "2"): "--pp 2 cuts a model into stages",
+        ("--cp", "3"): "--sequence must be a multiple of 6, so that --cp can divide it, got 1024",
+    }
+    for arguments, message in refused_ones.items():
+        assert message in refused(capsys, "fit", "--model", "gpt2", *arguments)
 
 
 def test_notes_of_a_config(capsys: Capture, tmp_path: Path) -> None:
