@@ -11,17 +11,17 @@ from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, say, write
 from scheduler.common.errors import SchedulerError
 
-_FIELDS = ("microbatches", "schedule", "runtime", "communication_time")
+_FIELDS = ("microbatches", "schedule", "communication_time")
 
 
 def add_pipeline_options(parser: ArgumentParser) -> None:
     """Add --stages, and what goes with it."""
     group = parser.add_argument_group("a pipeline, of costs of one microbatch with state_bytes")
     option = options.option
-    option(group, "--stages P", "cut the chain into so many stages, one device each", type=int)
+    what = "cut the chain into so many stages, one device each; --runtime says what runs them"
+    option(group, "--stages P", what, type=int)
     option(group, "--microbatches M", "of one step", type=int)
     option(group, "--schedule NAME", "1f1b (default) or gpipe")
-    option(group, "--runtime NAME", "torch (default) or megatron: what it holds beside the plan")
     what = "from a stage to the next, in the costs' unit of time (default: 0)"
     option(group, "--communication-time T", what, type=float)
 
@@ -29,6 +29,8 @@ def add_pipeline_options(parser: ArgumentParser) -> None:
 def is_asked(arguments: Namespace) -> bool:
     """Whether a pipeline is meant; raises where only some of it is said."""
     given = [name for name in _FIELDS if getattr(arguments, name) is not None]
+    if arguments.stages is None:
+        arguments.stages = arguments.pp
     if arguments.stages is not None:
         return True
     if given:
@@ -78,13 +80,9 @@ def run_compare(arguments: Namespace) -> int:
 def _solved(arguments: Namespace, solve: Callable[..., Any], what: str) -> Any:
     from scheduler.cli.progress import Watching
 
-    if arguments.model is not None:
-        raise SchedulerError(
-            "stages of a model from its shape are not known here: give costs with state_bytes for "
-            "each layer, as in solve COSTS --stages 4"
-        )
-    asked = options.costs_within(arguments)
-    given = {name: getattr(arguments, name) for name in ("stages", *_FIELDS)}
+    # Of a model it is part of the recipe as well.
+    given = {name: getattr(arguments, name) for name in ("stages", *_FIELDS, "runtime")}
+    asked = _asked(arguments)
     limits = {
         name: value
         for name, value in options.limits_of(arguments).items()
@@ -101,3 +99,19 @@ def _solved(arguments: Namespace, solve: Callable[..., Any], what: str) -> Any:
                 **{name: value for name, value in (given | limits).items() if value is not None},
             ),
         )
+
+
+def _asked(arguments: Namespace) -> options.Asked:
+    """Costs and budgets of each stage."""
+    if arguments.model is None:
+        arguments.runtime = arguments.pp = None
+        return options.costs_within(arguments)
+    from scheduler.cli.fit import staged
+    from scheduler.common.units import parse_bytes
+
+    if arguments.example is not None or arguments.costs is not None:
+        return options.costs_within(arguments)  # which refuses two costs
+    if arguments.state is not None:
+        raise SchedulerError("stages are solved with their state; leave out --state")
+    more = parse_bytes(arguments.reserved, what="reserved", allow_zero=True)
+    return options.Asked(*staged(arguments, more))

@@ -9,7 +9,7 @@ are checkpointed is in the same file.
 from __future__ import annotations
 
 import json
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from scheduler.common.errors import InfeasibleBudget, InvalidPlan, SchedulerError
@@ -89,7 +89,7 @@ def _layout(pipeline: Pipeline, cuts: Sequence[int]) -> str:
             "not an embedding, blocks whose names end with numbers, and a head"
         )
     parts = []
-    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for first, end in pairwise(cuts):
         letters = ("E" if i == 0 else "L" if i == last else "t" for i in range(first, end))
         runs = [(letter, len(list(run))) for letter, run in groupby(letters)]
         parts.append("".join(each if n == 1 else f"{each}*{n}" for each, n in runs))

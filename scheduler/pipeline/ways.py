@@ -64,17 +64,11 @@ def with_cuts(pipeline: Pipeline, name: str, cuts: Cuts, limits: Limits) -> Way 
 
     None where one has no plan: with the cuts given a step never takes less when a stage does more.
     """
-    plans = []
-    for s, (first, end) in enumerate(pairwise(cuts)):
-        chain = Chain(pipeline.chain.layers[first:end], pipeline.chain.input_of(first))
-        alone = Pipeline(chain, (0,) * len(chain), (0,), (pipeline.orders[s],), 0, pipeline.runtime)
-        beside = pipeline.outside(s, first, end - 1) - alone.outside(0, 0, len(chain) - 1)
-        try:
-            room = pipeline.budgets[s] - beside
-            plans += solver.solve(replace(alone, budgets=(room,)), limits).plans
-        except solver.Infeasible:
-            return None
-    return way_of(pipeline, name, cuts, plans)
+    try:
+        found = solver.solve(pipeline, limits, cuts)
+    except solver.Infeasible:
+        return None
+    return way_of(pipeline, name, cuts, found.plans)
 
 
 def by_setting(
@@ -83,17 +77,16 @@ def by_setting(
     """What the same setting does on all stages, for settings that have one for each."""
     chains = _chains(pipeline, cuts)
     for settings in families:
-        plans = [each.items(chain) for each, chain in zip(settings, chains, strict=True)]
+        plans = [each.items(chain)[:-1] for each, chain in zip(settings, chains, strict=True)]
         yield way_of(pipeline, settings[0].text, cuts, plans)
 
 
 def full(pipeline: Pipeline, cuts: Cuts) -> Way:
     """Every layer that can be recomputed is, alone."""
-    chains = _chains(pipeline, cuts)
-    plans = [
-        Setting("", singles(i for i, layer in enumerate(c.layers) if layer.recomputable)).items(c)
-        for c in chains
-    ]
+    plans = []
+    for chain in _chains(pipeline, cuts):
+        free = singles(i for i, layer in enumerate(chain.layers) if layer.recomputable)
+        plans.append(Setting("", free).items(chain)[:-1])
     return way_of(pipeline, "full recomputation, even cuts", cuts, plans)
 
 
@@ -131,6 +124,5 @@ def _blocks(chain: Chain) -> tuple[int, ...]:
 
 
 def _chains(pipeline: Pipeline, cuts: Cuts) -> list[Chain]:
-    """Each stage's layers alone, of which the last may be recomputed like the others."""
-    chain = pipeline.accumulating
-    return [Chain(chain.layers[first:end], chain.input_of(first)) for first, end in pairwise(cuts)]
+    """Each stage's layers, and one behind them: each of them may be recomputed."""
+    return [pipeline.stage_chain(first, end - 1) for first, end in pairwise(cuts)]

@@ -7,7 +7,6 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from scheduler.costs.costgraph import CostGraph
-from scheduler.memory.errors import NoFormula
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
@@ -52,10 +51,5 @@ def pipeline_costs(
         As in `costs_from_shape`; there are formulas for decoders alone.
     """
     model, machine = load_shape(shape), load_gpu(gpu)
-    if model.head != "causal" or model.buckets:
-        raise NoFormula(
-            f"there are stages of decoders alone, and {model.name} is none; profile the model with "
-            "scheduler.pytorch"
-        )
     training = Training(model, machine, recipe_of(recipe, fields), efficiency, tiles)
     return training.pipeline_costs(batch, sequence, options=options)

@@ -139,6 +139,11 @@ class Training:
 
     def pipeline_costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
         """Costs of one microbatch, each layer with its state: see the function of this name."""
+        if self.shape.head != "causal" or self.shape.buckets:
+            raise NoFormula(
+                f"there are stages of decoders alone, and {self.shape.name} is none; profile the "
+                "model with scheduler.pytorch"
+            )
         costs = self.costs(batch, sequence, options=options)
         states, sharding = self.layer_states(), self.recipe.sharding
         if sharding.stage == 3 and sharding.data > 1 and sharding.pipeline > 1:
