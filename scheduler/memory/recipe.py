@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypedDict
 
 from scheduler.common.checks import check_values
-from scheduler.common.text import shown
+from scheduler.common.text import did_you_mean, shown
 from scheduler.memory.errors import (
     Argument,
     InvalidRecipe,
@@ -310,4 +310,9 @@ def recipe_of(recipe: Recipe | None, given: RecipeFields, *, computing: bool = F
         raise InvalidRecipe(Argument("recipe"), f" must be a Recipe(...), got {shown(recipe)}")
     if computing and given.get("precision") == "fp16":
         given = {**given, "precision": "fp16-mixed"}
+    known = [each.name for each in fields(Recipe)]
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise InvalidRecipe(Argument(name), f" is no setting of a recipe{near}")
     return replace(recipe or Recipe(), **given)

@@ -76,12 +76,13 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.picture == "lengths":
         raise SchedulerError("picture 'lengths' is of plans by length, and this file has one plan")
-    if (arguments.costs is None) == (arguments.example is None):
+    named = [each for each in (arguments.costs, arguments.example) if each is not None]
+    if len(named) != 1 and (named or not plan.carries_costs):
         raise SchedulerError(
             "a report executes the plan on the costs that it was made for: add --costs COSTS, "
             "or --example NAME, and not both"
         )
-    costs = plan.own_costs(named_costs(arguments))
+    costs = plan.own_costs(named_costs(arguments) if named else None)
     if arguments.picture == "strip":
         text = strip_picture(plan, costs.name)
     elif arguments.picture == "timeline":
@@ -132,6 +133,7 @@ def _files(arguments: Namespace) -> Files:
 
     from scheduler.cli.page import Files
 
-    option = "costs" if arguments.example is None else "example"
-    source = f"--{option} {shlex.quote(getattr(arguments, option))}"
+    options = {"costs": arguments.costs, "example": arguments.example}
+    named = [f" --{key} {shlex.quote(each)}" for key, each in options.items() if each is not None]
+    source = "".join(named)
     return Files(shlex.quote(arguments.plan), source, shlex.quote(arguments.output or "-"))

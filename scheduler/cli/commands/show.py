@@ -33,13 +33,15 @@ USAGE = "COSTS"
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     options.add_costs(parser, "cost or plan")
-    options.option(parser, "--costs COSTS", "replay the plan on them", dest="plan_costs")
+    options.option(
+        parser, "--costs COSTS", "replay the plan on them, not its own", dest="plan_costs"
+    )
     what = "of plans by length: the run's lengths, a list or a file of them, for what it loses"
     options.option(parser, "--steps LENGTHS", what)
     options.add_formats(
         parser,
         "print the costs as a cost file, or the plan's rows",
-        "print the rows of a plan, which needs --costs",
+        "print the rows of a plan, which needs its costs",
     )
     add_model_options(parser)
 
@@ -147,7 +149,7 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
     from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
     from scheduler.report.tables import narrowed, print_width, wrapped
 
-    if arguments.plan_costs is None:
+    if arguments.plan_costs is None and not plan.carries_costs:
         if arguments.json or arguments.csv:
             raise InvalidPlan(
                 "--json and --csv print the costs of a model, an example or a cost file, not a "
@@ -156,10 +158,10 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
         said = "Not replayed: --costs COSTS executes it on the costs that it was made for."
         print(narrowed(f"{plan}\n\n{said}", print_width()))
         return
-    costs = read_costs(arguments.plan_costs)
+    given = None if arguments.plan_costs is None else read_costs(arguments.plan_costs)
     # What the plan says is shown only once its replay says the same.
-    done = plan.replay(costs)
-    rows = plan_rows(plan, costs)
+    done = plan.replay(given)
+    rows = plan_rows(plan, given)
     if arguments.csv:
         print_csv(rows_table(rows))
     elif arguments.json:

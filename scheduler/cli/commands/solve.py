@@ -62,7 +62,10 @@ def run(arguments: Namespace) -> int:
     if watching.interrupted:
         say("interrupted: this is the best plan so far")
     asked.say(arguments)
-    _print(plan.to_json(), narrowed(str(plan), print_width()), arguments)
+    # Costs of no file go with the plan, for whatever needs them later.
+    _print(
+        plan.to_json(costs=arguments.costs is None), narrowed(str(plan), print_width()), arguments
+    )
     return 0
 
 
@@ -95,7 +98,7 @@ def _by_length(arguments: Namespace) -> int:
     except InfeasibleBudget as error:
         raise error.reserving(first.reserved_for) from None
     first.say(arguments)
-    _print(plans.to_json(), plans.text(print_width()), arguments)
+    _print(plans.to_json(costs=True), plans.text(print_width()), arguments)
     return 0
 
 

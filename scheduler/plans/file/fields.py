@@ -281,6 +281,12 @@ FIELDS = (
         "Within so many, without reserved ones, lower_bound_time was proven.",
         needed=False,
     ),
+    PlanField(
+        "costs",
+        _unchecked({"type": "object"}),  # `Plan` reads them, and holds them to costs_sha256
+        "These costs, as a file of costs has them.",
+        needed=False,
+    ),
     PlanField("measured_peak_bytes", _SIZE, "What a run of the plan measured.", needed=False),
     PlanField("class", _one_of("persistent"), _CLASS, _CHAIN, needed=False),
     PlanField("class", _one_of("forward", "staged", "any"), _CLASS, _GRAPH),
