@@ -24,8 +24,8 @@ CONFIGS = {
         "use_parallel_residual": False,
     },
 }
-_COLUMNS = ("q_proj", "k_proj", "v_proj", "query_key_value")
-_COLUMNS = (*_COLUMNS, "gate_proj", "up_proj", "dense_h_to_4h")
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "query_key_value")
+_COLUMNS = (*_ATTENTION, "gate_proj", "up_proj", "dense_h_to_4h")
 _ROWS = ("o_proj", "down_proj", "attention.dense", "dense_4h_to_h")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 

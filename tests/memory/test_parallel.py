@@ -92,11 +92,12 @@ class Published:
     @property
     def shape(self) -> Shape:
         """A GPT of this size."""
-        h, heads, yes = self.width, self.heads, dict.fromkeys(_BIASES, True)
-        sizes = (self.layers, h, heads, heads, h // heads, 4 * h, 51200, 2048)
-        how: dict[str, Any] = {"activation": "gelu", "norm": "layer", "gated": False, "tied": True}
-        how |= {"dropout": 0.1, "attention_dropout": 0.1}
-        return Shape("gpt", "gpt2", *sizes, **how, **yes)
+        h, heads = self.width, self.heads
+        sizes: dict[str, Any] = {"layers": self.layers, "width": h, "heads": heads}
+        sizes |= {"kv_heads": heads, "head_width": h // heads, "mlp_width": 4 * h}
+        sizes |= {"vocabulary": 51200, "positions": 2048, **dict.fromkeys(_BIASES, True)}
+        sizes |= {"activation": "gelu", "norm": "layer", "gated": False, "tied": True}
+        return Shape(name="gpt", family="gpt2", dropout=0.1, attention_dropout=0.1, **sizes)
 
     def kept(self, *, selective: bool = False, **fields: Any) -> float:
         """GiB of activations on the first stage, without norms' statistics, as in the paper."""

@@ -96,7 +96,7 @@ def test_defaults_and_plain_values() -> None:
         recipe.zero = 1  # type: ignore[misc]
     with pytest.raises(TypeError):
         Recipe("fp32")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="presicion"):
+    with pytest.raises(InvalidRecipe, match="presicion is no setting of a"):
         costs_from_shape("gpt2", 1, 8, presicion="fp32")  # type: ignore[call-arg]
 
 
