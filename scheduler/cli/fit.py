@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
@@ -19,7 +19,7 @@ from scheduler.memory.fitting.fit import fit as fit_model
 from scheduler.memory.fitting.sqrt import explain
 from scheduler.memory.fitting.training import Training
 from scheduler.memory.gpus import load_gpu
-from scheduler.memory.recipe import Lora, recipe_of
+from scheduler.memory.recipe import Lora, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.planning.request import Budget
 
@@ -76,9 +76,8 @@ def staged(arguments: Namespace, reserved: int) -> tuple[CostGraph, Budget]:
     of_costs = ("gpu", "batch", "sequence", "efficiency", "options", "tiles", "margin")
     about = {name: given.pop(name) for name in of_costs if name in given}
     shape, gpu = load_shape(_model(arguments)), load_gpu(about.get("gpu", "h100"))
-    training = Training(
-        shape, gpu, recipe_of(None, given), about.get("efficiency"), about.get("tiles", False)
-    )
+    recipe = recipe_of(None, cast(RecipeFields, given))
+    training = Training(shape, gpu, recipe, about.get("efficiency"), about.get("tiles", False))
     sizes = about.get("batch", 1), about.get("sequence", default_sequence(shape))
     asked = gpu.usable_bytes if arguments.budget is None else parse_bytes(arguments.budget)
     margin = about.get("margin")

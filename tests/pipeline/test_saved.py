@@ -27,11 +27,11 @@ BLOCK = LayerCost(
 )
 END = replace(BLOCK, recomputable=False)
 COSTS = CostGraph(
-    [
+    (
         replace(END, name="embedding"),
         *(replace(BLOCK, name=f"model.layers.{i}") for i in range(8)),
         replace(END, name="head", forward_time=6, backward_time=12),
-    ],
+    ),
     name="small",
 )
 ASKED: dict[str, Any] = {"stages": 4, "microbatches": 8, "budget": "70MB", "runtime": "megatron"}
