@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from scheduler.cli.io import print_json, say
 from scheduler.cli.modelargs import OPTIONS
 from scheduler.common.text import format_both, format_bytes, shown
+from scheduler.common.units import parse_bytes
+from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.errors import Argument, InvalidRecipe, InvalidShape, NoFormula
-from scheduler.memory.fitting.fit import Fit
+from scheduler.memory.fitting.facts import default_margin
+from scheduler.memory.fitting.fit import Fit, default_sequence
 from scheduler.memory.fitting.fit import fit as fit_model
 from scheduler.memory.fitting.sqrt import explain
-from scheduler.memory.recipe import Lora
+from scheduler.memory.fitting.training import Training
+from scheduler.memory.gpus import load_gpu
+from scheduler.memory.recipe import Lora, RecipeFields, recipe_of
+from scheduler.memory.shape.load import load_shape
 from scheduler.planning.request import Budget
 
 _LORA = "write it as r=16,targets=q+v,dtype=bf16,dropout=0.05; r is needed"
@@ -61,6 +67,26 @@ def fitted(arguments: Namespace) -> Fit:
 def _fitted(arguments: Namespace, *, search: bool = False) -> Fit:
     budget = getattr(arguments, "budget", None)
     return fit_model(_model(arguments), **_given(arguments), budget=budget, search=search)
+
+
+@_as_options()
+def staged(arguments: Namespace, reserved: int) -> tuple[CostGraph, Budget]:
+    """Costs of --model in a pipeline, and its GPU's budget without margin and `reserved`."""
+    given = _given(arguments) | {"pipeline_parallel": arguments.stages}
+    of_costs = ("gpu", "batch", "sequence", "efficiency", "options", "tiles", "margin")
+    about = {name: given.pop(name) for name in of_costs if name in given}
+    shape, gpu = load_shape(_model(arguments)), load_gpu(about.get("gpu", "h100"))
+    recipe = recipe_of(None, cast(RecipeFields, given))
+    training = Training(shape, gpu, recipe, about.get("efficiency"), about.get("tiles", False))
+    sizes = about.get("batch", 1), about.get("sequence", default_sequence(shape))
+    asked = gpu.usable_bytes if arguments.budget is None else parse_bytes(arguments.budget)
+    margin = about.get("margin")
+    aside = default_margin(asked, 2)
+    if margin is not None:
+        aside = parse_bytes(margin, what="the margin", allow_zero=True)
+    aside += training.stage_bytes(*sizes, arguments.microbatches or 1) + reserved
+    costs = training.pipeline_costs(*sizes, options=about.get("options", False))
+    return costs, Budget(asked, aside)
 
 
 def set_aside(found: Fit, reserved: int, *, state: bool) -> tuple[Budget, str]:

@@ -10,8 +10,11 @@ from scheduler.common.errors import InvalidCosts, InvalidPlan, SchedulerError
 
 if TYPE_CHECKING:
     from scheduler.costs.readers import Costs
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
+
+    AnyPlan = Plan | PlansByLength | PipelinePlan
 
 PROGRAM = "checkpoint-scheduler"
 
@@ -63,19 +66,23 @@ def read_plan(path: str) -> Plan:
     return Plan.from_json(*read(path, "plan file", InvalidPlan))
 
 
-def read_plans(path: str) -> Plan | PlansByLength:
-    """The plan in a file or on standard input, or plans by length."""
+def read_plans(path: str) -> AnyPlan:
+    """The plan in a file or on standard input, or plans by length, or a pipeline's."""
     return plans_in(*read(path, "plan file", InvalidPlan))
 
 
-def plans_in(text: str, source: str) -> Plan | PlansByLength:
-    """The plan in a text, or plans by length."""
+def plans_in(text: str, source: str) -> AnyPlan:
+    """The plan in a text, or plans by length, or a pipeline's."""
+    from scheduler.pipeline.file import KIND as PIPELINE
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.lengths import KIND, PlansByLength
     from scheduler.plans.plan import Plan
 
-    by_length = KIND.is_said_by(parse_plan(text, source))
-    return (PlansByLength if by_length else Plan).from_json(text, source)
+    value = parse_plan(text, source)
+    if PIPELINE.is_said_by(value):
+        return PipelinePlan.from_json(text, source)
+    return (PlansByLength if KIND.is_said_by(value) else Plan).from_json(text, source)
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scheduler.cli.commands import compare, diff, export, fit, frontier, report, show, solve
 from scheduler.cli.io import PROGRAM, say
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound, SchedulerError
+from scheduler.common.text import did_you_mean, shown
 
 COMMANDS = (solve, compare, frontier, show, fit, export, report, diff)
 BAD_INPUT, INFEASIBLE, NO_PLAN, INTERRUPTED, BROKEN_PIPE = 2, 3, 4, 130, 141
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _arguments(sys.argv[1:] if argv is None else argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
         status = run(arguments)
         sys.stdout.flush()
@@ -79,7 +81,33 @@ def _main(argv: Sequence[str] | None) -> int:
     return status
 
 
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser, commands = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        hint = did_you_mean(argv[0], commands)
+        parser.error(f"there is no command {shown(argv[0])}{hint}; there are {', '.join(commands)}")
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        command = commands[arguments.command]
+        flag = next((each.partition("=")[0] for each in unknown if each.startswith("-")), "")
+        hint = did_you_mean(flag, command.flags) if flag else ""
+        others = [name for name, other in commands.items() if flag in other.flags]
+        if others:
+            hint = f"; {flag} is an option of {', '.join(others)}"
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        # Else -5GB is an option that does not exist, and not the value that a message can name.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    @property
+    def flags(self) -> list[str]:
+        return [*self._option_string_actions]
+
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{PROGRAM}: error: {message} (see '{self.prog} --help')\n")
 
@@ -97,7 +125,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser, and of each command its own."""
     parser = _Parser(
         prog=PROGRAM,
         description="Which activations of a model to keep and which to recompute, so that a "
@@ -122,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         # After the main options, which are what people look for.
         options.add_argument("-h", "--help", action="help", help="show this help and exit")
         options.set_defaults(run=command.run)
-    return parser
+    return parser, commands.choices
 
 
 def _fail(sentence: str, status: int) -> int:

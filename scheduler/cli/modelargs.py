@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 
@@ -62,7 +62,14 @@ OPTIONS = (
         "galore,rank=128 …, or as transformers' --optim has it",
     ),
     Option("zero", "STAGE", "0 to 3, or fsdp, over --gpus (default: 0)", _stage),
-    Option("gpus", "N", "data-parallel GPUs (default: 1)", int),
+    Option("gpus", "N", "all GPUs (default: as few as --tp, --cp, --ep and --pp need)", int),
+    Option("tp", "N", "GPUs that share heads, MLPs and words", int, "tensor_parallel"),
+    Option("sequence-parallel", "", "these also share the tokens between such layers"),
+    Option("cp", "N", "GPUs that share the tokens of a sequence", int, "context_parallel"),
+    Option("ep", "N", "GPUs that share experts", int, "expert_parallel"),
+    Option("pp", "N", "stages of a pipeline", int, "pipeline_parallel"),
+    Option("runtime", "R", "whose parallelism it is: torch (default), megatron"),
+    Option("load-factor", "X", "rows of the fullest GPU's experts over even ones (1)", float),
     Option("lora", "SPEC", "train adapters: r=16,targets=all,dtype=bf16,dropout=0.05"),
     Option("base", "KIND", "frozen weights in nf4, nf4-double, bf16, fp16, fp32"),
     Option("attention", "A", "sdpa (default) or eager"),
@@ -93,12 +100,8 @@ OPTIONS = (
         "those of earlier micro-batches are there from the start, in fp32 or --gradient-dtype",
     ),
 )
-_PARALLEL = ("tensor", "pipeline", "sequence", "context", "expert")
-NOT_OPTIONS = (
-    *("padding_mask", "device", "experts"),
-    *(f"{kind}_parallel" for kind in _PARALLEL),
-)
-"""The fields of a `Recipe` that have no option; those of parallelism are told where they are."""
+NOT_OPTIONS = ("padding_mask", "device", "experts")
+"""The fields of a `Recipe` that have no option."""
 MODEL_OPTIONS = ("state", *(option.flag for option in OPTIONS))
 
 
@@ -120,33 +123,13 @@ def add_model_options(
     """
     group = parser.add_argument_group("a model and how it is trained")
     # Kept under the names that they are given by, hyphens too, so that messages can name them.
-    for flag, metavar, text, kind, _ in OPTIONS:
+    for flag, metavar, text, kind, named in OPTIONS:
         holds: dict[str, Any] = {"type": kind, "metavar": metavar}
         if not metavar:
             holds = {"action": "store_true", "default": None}
         where = parser if flag in main else group
-        where.add_argument(f"--{flag}", dest=flag, help=text, **holds)
+        long = [f"--{named.replace('_', '-')}"] if named.endswith("_parallel") else []
+        where.add_argument(f"--{flag}", *long, dest=flag, help=text, **holds)
     if state:
         what = "none leaves out what is held from step to step (default: all)"
         group.add_argument("--state", choices=("all", "none"), help=what)
-    for name in _PARALLEL:
-        group.add_argument(
-            f"--{name}-parallel", nargs="?", action=_NotThere, help=argparse.SUPPRESS
-        )
-
-
-class _NotThere(argparse.Action):
-    """A kind of parallelism that has no formulas here: say so, and what there is."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        argument = self.dest
-        parser.error(
-            f"there is no {option_string}: costs are of data-parallel GPUs (--zero, --gpus); in "
-            f"Python training_state({argument}=...) divides the persistent state"
-        )

@@ -159,12 +159,15 @@ class Asked(NamedTuple):
             print(wrapped(self.line, print_width()))
 
 
-def costs_of(arguments: Namespace) -> Asked:
-    """The costs that are named; where they are a model's, also what is set aside of its GPU."""
+def costs_of(arguments: Namespace, *, within: bool = False) -> Asked:
+    """The costs that are named; where they are a model's, also what is set aside of its GPU.
+
+    `within`: of which something must be left.
+    """
     _refuse_two_costs(arguments)
     if arguments.model is not None:
         refuse_around(arguments, "a model's costs say it")
-        return _of_model(arguments)
+        return _of_model(arguments, within)
     refuse_model_options(arguments)
     return Asked(named_costs(arguments))
 
@@ -174,7 +177,7 @@ def costs_within(arguments: Namespace) -> Asked:
 
     A model's state and margin come off the budget first, and what is reserved on top.
     """
-    asked = costs_of(arguments)
+    asked = costs_of(arguments, within=True)
     if asked.budget is not None:
         return asked
     if arguments.budget is None:
@@ -197,7 +200,7 @@ def _note_units(costs: Costs, budget: str) -> None:
         )
 
 
-def _of_model(arguments: Namespace) -> Asked:
+def _of_model(arguments: Namespace, within: bool) -> Asked:
     """What ``fit`` says of the model."""
     from scheduler.cli.fit import aside_line, fitted, set_aside
     from scheduler.common.errors import InfeasibleBudget
@@ -208,7 +211,7 @@ def _of_model(arguments: Namespace) -> Asked:
     more = parse_bytes(asked, what="reserved", allow_zero=True)
     check_unit("reserved", None, asked, more, lambda: found.peak_bytes)
     size, what = set_aside(found, more, state=state)
-    if "budget" in arguments and size.available <= 0:
+    if within and size.available <= 0:
         least, reserved = size.smallest(found.least_bytes), size.reserved
         raise InfeasibleBudget(size.asked, least, found.set_by, reserved, reserved_for=what)
     line = aside_line(found, size, what, state=state)

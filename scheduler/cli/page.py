@@ -172,10 +172,12 @@ def _commands(plan: Plan, files: Files) -> list[str]:
     options += f" --reserved {plan.reserved_bytes}B" if plan.reserved_bytes else ""
     if plan.method in _METHODS_WITH_A_CLASS:
         options += f" --optimal-in {plan.plan_class}"
-    costs = files.costs.removeprefix("--costs ")
-    of_file = costs != files.costs  # show replays a plan on a cost file only
+    costs = files.costs.removeprefix(" --costs")
+    solve = f"checkpoint-scheduler solve{costs} --budget {budget}B{options} -o {files.plan}"
+    # Show replays a plan on a cost file, or on those in its own.
+    of_example = files.costs == costs and costs
     return [
-        f"checkpoint-scheduler solve {costs} --budget {budget}B{options} -o {files.plan}",
-        *([f"checkpoint-scheduler show {files.plan} {files.costs}"] if of_file else []),
-        f"checkpoint-scheduler report {files.plan} {files.costs} -o {files.report}",
+        *([solve] if costs else []),
+        *([] if of_example else [f"checkpoint-scheduler show {files.plan}{files.costs}"]),
+        f"checkpoint-scheduler report {files.plan}{files.costs} -o {files.report}",
     ]

@@ -147,8 +147,10 @@ def _whole_as_int(value: Any) -> Any:
 
 def _what(cause: json.JSONDecodeError, text: str) -> str:
     said = cause.msg[:1].lower() + cause.msg[1:]
-    truncated = not text[cause.pos :].strip() or said.startswith("unterminated string")
-    return f"{said} (the text ends too early)" if truncated else said
+    if not text[cause.pos :].strip() or said.startswith("unterminated string"):
+        return f"{said} (the text ends too early)"
+    begins = not text[: cause.pos].strip()
+    return f"it begins with {shown(text.strip(), 30)}; name another file" if begins else said
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from scheduler.common.errors import InvalidPlan, SchedulerError
 from scheduler.common.text import did_you_mean, shown
@@ -32,13 +33,22 @@ TARGETS = {
 _GRAPH_TARGETS = ("json", "json-schema")
 
 
-def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) -> Exported:
+@runtime_checkable
+class Exports(Protocol):
+    """A plan that knows targets of its own: a pipeline's."""
+
+    def export(self, target: str, costs: object = None) -> Exported:
+        """The plan as a file for a target."""
+
+
+def export(plan: Plan | Exports, target: str, costs: object = None, *, stages: int = 1) -> Exported:
     """A plan as a file for another framework.
 
     Parameters
     ----------
     plan
-        Of a chain; a graph's can only be written as ``json``.
+        Of a chain; a graph's can only be written as ``json``. A pipeline's
+        (`scheduler.pipeline.PipelinePlan`) goes to ``megatron``, ``torchtitan`` and ``json``.
     target
         One of `TARGETS`.
     costs
@@ -62,6 +72,8 @@ def export(plan: Plan, target: str, costs: object = None, *, stages: int = 1) ->
     InfeasibleBudget
         Nothing that the target can express fits the plan's budget.
     """
+    if isinstance(plan, Exports):
+        return plan.export(target, costs)
     check_plan(plan, "export(plan, target)", Plan)
     if not isinstance(target, str) or target not in TARGETS:
         hint = did_you_mean(target, TARGETS)

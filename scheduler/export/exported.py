@@ -56,7 +56,8 @@ class Source:
         if self.costs is None:
             raise InvalidPlan(
                 "flags can only be chosen with the costs that the plan was made for; give them "
-                "(--costs COSTS; of a model 'show --model NAME --json' prints them)"
+                "(--costs COSTS), or save the plan with them: plan.save(FILE, costs=True), which "
+                "'solve --model' does"
             )
         return self.costs.to_chain()
 

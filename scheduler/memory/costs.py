@@ -108,8 +108,16 @@ def costs_from_shape(
     under autocast (when cached casts of weights go is not followed); the mask of a window, which
     kernels that know windows do without (a sequence as long as the model's window has one here, as
     in SDPA); the chunked loss (one chunk's working memory on top of what is kept; chunks are
-    equal). Launch times, communication, and scratch memory inside kernels are not counted. In a
-    model on several GPUs these are the costs of a whole copy of it: nothing is split.
+    equal). Launch times and scratch memory inside kernels are not counted.
+
+    On several GPUs these are the costs of one of them, `sequence` the whole one's: heads, MLPs and
+    words divided by `tensor_parallel`, tokens by `context_parallel` and, between such layers, by
+    `sequence_parallel`; of experts weights alone by `expert_parallel`, as each GPU brings tokens of
+    its own. What GPUs send each other are operations of a block, of what its `Gpu`'s links take
+    and hidden under attention alone, and their results may be kept by options or made again. A
+    stage of a pipeline is a part of the chain. Approximated there: what attention over a divided
+    sequence holds beside its tensors (by torch's code and Megatron's documents); routers, which run
+    on all tokens of a tensor-parallel group; what data parallelism sends is not counted.
 
     Parameters
     ----------
@@ -160,17 +168,17 @@ def costs_from_shape(
     """
     shape = load_shape(shape)
     recipe = recipe_of(recipe, fields, computing=True)
-    recipe.check_whole("costs_from_shape")
     least = least_tokens(tiles)
     machine = load_gpu(gpu).at(efficiency)
     at = setting(shape, batch, sequence, recipe)
     if shape.buckets:
         return stacked(at, machine, options=options, least=least)
+    own = at.shape
     kinds = {
-        kind: _Kind.of(at.of(kind), machine, options=options, least=least) for kind in shape.kinds
+        kind: _Kind.of(at.of(kind), machine, options=options, least=least) for kind in own.kinds
     }
-    first = kinds[shape.blocks[0]].kept
-    head_kept = head_activations(shape, at.batch, at.sequence, recipe).kept
+    first = kinds[own.blocks[0]].kept
+    head_kept = head_activations(shape, at.batch, at.sequence * at.context, recipe).kept
     whole = _head(at, machine, recipe.loss).peaks
     whole = replace(whole, drop_peak=None, recompute_time=whole.forward_time)
     # Without a norm after the blocks the code that refers to it has ended.
@@ -314,10 +322,13 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     shape, e = at.shape, at.stream
     if not shape.causal:
         return _embedded(at, machine, held)
-    output, table = at.tokens * shape.width * e, shape.vocabulary * shape.width * e
+    output, table = at.features * e, shape.vocabulary * shape.width * e
+    # What each GPU's words give is added up; backward, all of that is there on each.
+    whole = at.tokens * shape.width * e if at.tensor > 1 else 0
+    back_whole = whole if at.scattered else 0
     rows = at.sequence * shape.width * e if shape.positions else 0
     scaled = shape.family.startswith("gemma")
-    mask = at.tokens * shape.width * at.mask_size(e) if shape.dropout else 0
+    mask = at.features * at.mask_size(e) if shape.dropout else 0
     # Position ids that no table of its own saves are with what the blocks are handed.
     ids = 8 * at.sequence * bool(shape.positions and at.trained)
     if shape.positions:
@@ -348,14 +359,16 @@ def _embedding(at: Setting, machine: Gpu, held: int) -> LayerCost:
     if not at.trained:
         back = mask + 2 * output if mask else 0
     bandwidth = machine.sustained_bandwidth
+    link = machine.sustained_link(far=machine.is_far(at.tensor)) * at.tensor / (at.tensor - 1 or 1)
+    added = whole * (1 if at.scattered else 2) / link
     return LayerCost(
         "embedding",
-        forward_time=moved / bandwidth * 1e3,
-        backward_time=back / bandwidth * 1e3,
+        forward_time=(moved / bandwidth + added) * 1e3,
+        backward_time=(back / bandwidth + back_whole / link) * 1e3,
         output_bytes=output,
         saved_bytes=saved,
-        forward_transient_bytes=max(transient - (saved - mask), 0),
-        backward_transient_bytes=max(above, 0),
+        forward_transient_bytes=max(transient - (saved - mask), 0) + whole,
+        backward_transient_bytes=max(above, 0) + back_whole,
         backward_overlap_bytes=min(max(-above, 0), counted + held, held + gradients),
         gradient_bytes=gradients,
         output_saved=is_input,
@@ -375,8 +388,9 @@ def _embedded(at: Setting, machine: Gpu, held: int) -> LayerCost:
 
 def _block_gradients(at: Setting) -> int:
     if at.trained:
-        wide = at.shape.fp32_router_parameters
-        return (at.shape.block_parameters - wide) * at.stream + wide * 4
+        shape, wide = at.shape, at.shape.fp32_router_parameters
+        elsewhere = (shape.experts - at.own_experts) * shape.expert_parameters
+        return (shape.block_parameters - wide - elsewhere) * at.stream + wide * 4
     if at.lora is None:
         return 0
     sizes = (sum(size) for name, size in linears(at.shape).items() if name in at.targets)

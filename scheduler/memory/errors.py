@@ -108,3 +108,11 @@ def check_probability(what: str | Argument, value: object, error: Sentence) -> f
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1:
         raise error(what, f" must be at least 0 and below 1, got {shown(number)}")
     return float(number)
+
+
+def check_factor(what: str | Argument, value: object, error: Sentence) -> float:
+    """A number of at least 1."""
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number < 1e6:
+        raise error(what, f" must be a number of at least 1, got {shown(number)}")
+    return float(number)

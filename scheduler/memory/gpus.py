@@ -40,6 +40,12 @@ class Gpu:
     fp32_share
         FLOP/s of fp32 products, as a share of bf16's: half on GPUs with TF32, which they take where
         ``torch.set_float32_matmul_precision("high")`` allows it.
+    link_bytes_per_second, network_bytes_per_second
+        What a GPU sends to others of its machine, and to those of other machines, at most: see
+        `LINKS`. Of both `link_efficiency` is sustained: NCCL's own tests print 350 to 370 GB/s of
+        an H100's 450.
+    machine
+        GPUs in a machine.
     """
 
     name: str
@@ -50,9 +56,13 @@ class Gpu:
     flops_efficiency: float = 0.5
     bandwidth_efficiency: float = 0.8
     fp32_share: float = 0.5
+    link_bytes_per_second: float = 32e9
+    network_bytes_per_second: float = 12.5e9
+    link_efficiency: float = 0.8
+    machine: int = 8
 
     def __post_init__(self) -> None:
-        for field in ("flops_efficiency", "bandwidth_efficiency", "fp32_share"):
+        for field in ("flops_efficiency", "bandwidth_efficiency", "fp32_share", "link_efficiency"):
             value = plain(getattr(self, field))
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
                 what = Argument(field, of=f" of {self.name}")
@@ -68,6 +78,15 @@ class Gpu:
     def sustained_bandwidth(self) -> float:
         """Bytes a second that a step sustains."""
         return self.bytes_per_second * self.bandwidth_efficiency
+
+    def sustained_link(self, *, far: bool) -> float:
+        """Bytes a second that it sends to others of its machine, or `far` outside."""
+        peak = self.network_bytes_per_second if far else self.link_bytes_per_second
+        return peak * self.link_efficiency
+
+    def is_far(self, group: int) -> bool:
+        """Whether a group of so many GPUs is more than a machine has."""
+        return group > self.machine
 
     def at(self, efficiency: float | tuple[float, float] | None) -> Gpu:
         """The same GPU at another share of its peak FLOP/s, or of FLOP/s and bandwidth."""
@@ -95,8 +114,30 @@ def _gpu(
 ) -> Gpu:
     usable = ceil(gib * _GIB)
     speeds = tera_flops * 1e12, giga_bytes * 1e9
-    return Gpu(name, *speeds, sold_gb * 10**9, usable, fp32_share=fp32_share)
+    link, network = (giga * 1e9 for giga in LINKS.get(name, _PCIE))
+    made = Gpu(name, *speeds, sold_gb * 10**9, usable, fp32_share=fp32_share)
+    return replace(made, link_bytes_per_second=link, network_bytes_per_second=network)
 
+
+_PCIE = (32, 12.5)
+LINKS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("a100-40", "a100-80"), (300, 25)),
+    **dict.fromkeys(("h100", "h200", "h200-nvl"), (450, 50)),
+    "h100-nvl": (300, 50),
+    **dict.fromkeys(("b200", "gb200"), (900, 50)),
+    "b300": (900, 100),
+    **dict.fromkeys(("mi300x", "mi325x"), (448, 50)),
+    **dict.fromkeys(("mi350x", "mi355x"), (537, 50)),
+    "gaudi2": (262.5, 37.5),
+    "gaudi3": (525, 75),
+}
+"""GB a second, one way, to the GPUs of the same machine, and to those of others.
+
+Half of what data sheets print for NVLink (A100 600, H100 900, its NVL pairs 600, B200 1,800) and
+Infinity Fabric (MI300X 896, MI350X 1,075); of Gaudi the ports inside a machine, 21 of 24. The
+network is one port a GPU of the vendor's reference machine: 200 Gbit/s (DGX A100), 400 (DGX H100,
+B200), 800 (B300). All others: PCIe 4.0 × 16 and 100 Gbit/s.
+"""
 
 GPUS = {
     gpu.name: gpu
@@ -224,8 +265,9 @@ _FORM = "memory=80GB,flops=989e12,bandwidth=3.35e12"
 _OTHER = f"; describe another GPU as {_FORM}"
 _VENDORS = re.compile(r"nvidia|geforce|amd|instinct|intel|sxm\d?|(?<=\d)gb\b|[^a-z0-9]")
 _APPLE = re.compile(r"apple.*|mps|mac.*|m[1-9](pro|max|ultra)?")
-_LEAST = {"flops": 1e11, "bandwidth": 1e9}
+_LEAST = {"flops": 1e11, "bandwidth": 1e9, "link": 1e8, "network": 1e8}
 """What no GPU is below: TFLOPS or GB a second that were written as they are."""
+_NEEDED = ("memory", "flops", "bandwidth")
 _LEAST_MEMORY = 10**8
 
 
@@ -233,7 +275,8 @@ def load_gpu(name: str | Gpu) -> Gpu:
     """A GPU by name, or as ``memory=80GB,flops=989e12,bandwidth=3.35e12``; a `Gpu` as it is.
 
     "RTX 4090" and "NVIDIA A100-SXM4-80GB" are names too. `flops` and `bandwidth` are peaks a
-    second, of dense bf16 products and of bytes.
+    second, of dense bf16 products and of bytes. ``link=450e9,network=50e9`` may follow: bytes that
+    it sends a second to GPUs of its machine, and to others (see `LINKS`).
 
     Raises
     ------
@@ -278,7 +321,7 @@ def _described(text: str) -> Gpu:
         if key in values or key not in ("memory", *_LEAST):
             raise InvalidRecipe(Argument("gpu"), f" has a part {shown(part)}; write it as {_FORM}")
         values[key] = value
-    for key in ("memory", *_LEAST):
+    for key in _NEEDED:
         if key not in values:
             raise InvalidRecipe(
                 Argument("gpu"), f" {shown(text)} has no {key}; write it as {_FORM}"
@@ -291,8 +334,14 @@ def _described(text: str) -> Gpu:
         said = values["memory"]
         near = f"; did you mean {said}GB?" if said.isdecimal() else ""
         raise InvalidRecipe(Argument("gpu"), f" has memory={said}, less than any GPU{near}")
-    speeds = [_speed(key, values[key]) for key in _LEAST]
-    return Gpu(text, speeds[0], speeds[1], memory, memory)
+    peaks = {key: _speed(key, values[key]) for key in _LEAST if key in values}
+    made = Gpu(text, peaks["flops"], peaks["bandwidth"], memory, memory)
+    link, network = made.link_bytes_per_second, made.network_bytes_per_second
+    return replace(
+        made,
+        link_bytes_per_second=peaks.get("link", link),
+        network_bytes_per_second=peaks.get("network", network),
+    )
 
 
 def _speed(key: str, text: str) -> float:

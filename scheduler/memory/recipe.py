@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypedDict
 
 from scheduler.common.checks import check_values
-from scheduler.common.text import shown
+from scheduler.common.text import did_you_mean, shown
 from scheduler.memory.errors import (
     Argument,
     InvalidRecipe,
     check_choice,
     check_count,
+    check_factor,
     check_flag,
     check_probability,
 )
@@ -29,8 +30,9 @@ from scheduler.memory.state.sizes import (
 
 DEVICES = ("cuda", "cpu")
 LOSSES = ("hf", "hf-outputs-kept", "bf16", "chunked")
-DEGREES = ("tensor", "pipeline", "sequence", "context", "expert")
+DEGREES = ("tensor", "pipeline", "context", "expert")
 """Kinds of parallelism beside ZeRO's, each with a field such as `tensor_parallel`."""
+RUNTIMES = ("torch", "megatron")
 
 _COMPUTED = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 
@@ -147,9 +149,18 @@ class Recipe:
         "cuda" or "cpu": they differ in dropout masks and in layer norm's statistics.
     experts
         How a mixture of experts is computed: "grouped", "batched" or "eager".
-    tensor_parallel, pipeline_parallel, sequence_parallel, context_parallel, expert_parallel
-        GPUs in a group of each kind; `sequence_parallel` is 1, or `tensor_parallel`, whose GPUs it
-        uses. Of these only the persistent state has formulas.
+    tensor_parallel, pipeline_parallel, context_parallel, expert_parallel
+        GPUs in a group of each kind: `tensor_parallel` divides heads, features of MLPs and words;
+        `pipeline_parallel` blocks; `context_parallel` the tokens of a sequence; `expert_parallel`
+        experts, over GPUs that data and context parallelism have.
+    sequence_parallel
+        Between those layers the GPUs of tensor parallelism also divide the tokens.
+    runtime
+        Whose tensor parallelism it is, "torch" (DTensor, as torchtitan has it) or "megatron": what
+        linear layers read is gathered from all of those GPUs, and "torch" keeps that for the
+        backward, where "megatron" keeps its own part and gathers again.
+    load_factor
+        Rows that the fullest GPU's experts get, over those of an even load; at least 1.
 
     Raises
     ------
@@ -175,9 +186,11 @@ class Recipe:
     experts: str = _one_of("grouped", choices=("grouped", "batched", "eager"))
     tensor_parallel: int = _count(1)
     pipeline_parallel: int = _count(1)
-    sequence_parallel: int = _count(1)
     context_parallel: int = _count(1)
     expert_parallel: int = _count(1)
+    sequence_parallel: bool = _flag()
+    runtime: str = _one_of("torch", choices=RUNTIMES)
+    load_factor: float = _checked(1.0, check_factor, error=InvalidRecipe)
 
     def __post_init__(self) -> None:
         """Check every field, and that they go together."""
@@ -207,17 +220,30 @@ class Recipe:
                 Argument("train", "frozen"),
             )
 
-    def check_whole(self, who: str) -> None:
-        """Refuse, in the name of a function, degrees that split activations."""
-        for kind in DEGREES:
-            if getattr(self, f"{kind}_parallel") > 1:
-                raise no_degree(who, f"{kind}_parallel")
-
     @property
     def sharding(self) -> Sharding:
         """Over which GPUs the parameters are divided."""
         degrees = {kind: getattr(self, f"{kind}_parallel") for kind in DEGREES}
-        return resolve_sharding(self.zero, self.gpus, **degrees)
+        return resolve_sharding(self.zero, self.gpus, self.sequence_parallel, **degrees)
+
+    @property
+    def words(self) -> str:
+        """What changes the state, in words."""
+        summed = self.summed_gradients
+        said = self.optimizer, self.precision, f"{summed} gradients" if summed else ""
+        return ", ".join(filter(None, (*said, str(self.sharding))))
+
+    @property
+    def alone(self) -> Recipe:
+        """The same for what is on one GPU, as if that were the model: over its copies alone."""
+        return replace(
+            self,
+            gpus=self.sharding.data,
+            tensor_parallel=1,
+            pipeline_parallel=1,
+            context_parallel=1,
+            sequence_parallel=False,
+        )
 
     @property
     def compute(self) -> str:
@@ -268,9 +294,11 @@ class RecipeFields(TypedDict, total=False):
     experts: str
     tensor_parallel: int
     pipeline_parallel: int
-    sequence_parallel: int
     context_parallel: int
     expert_parallel: int
+    sequence_parallel: bool
+    runtime: str
+    load_factor: float
 
 
 def recipe_of(recipe: Recipe | None, given: RecipeFields, *, computing: bool = False) -> Recipe:
@@ -282,13 +310,9 @@ def recipe_of(recipe: Recipe | None, given: RecipeFields, *, computing: bool = F
         raise InvalidRecipe(Argument("recipe"), f" must be a Recipe(...), got {shown(recipe)}")
     if computing and given.get("precision") == "fp16":
         given = {**given, "precision": "fp16-mixed"}
+    known = [each.name for each in fields(Recipe)]
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise InvalidRecipe(Argument(name), f" is no setting of a recipe{near}")
     return replace(recipe or Recipe(), **given)
-
-
-def no_degree(who: str, name: str) -> InvalidRecipe:
-    """The error that says where a degree of parallelism is counted, and where it is not."""
-    return InvalidRecipe(
-        f"{who} takes no {name}: it counts a step on data-parallel GPUs (zero=, gpus=); "
-        f"training_state({name}=...) divides the persistent state",
-        argument=name,
-    )

@@ -196,13 +196,19 @@ class PlanFacts:
         alone = self.tiles.keys() - self.policies.keys()
         return {name: count - (name in alone) for name, count in counts}
 
+    @property
+    def carries_costs(self) -> bool:
+        """Whether it has its costs with it: just solved, or saved with them."""
+        return self._costs is not None
+
     def replay(self, costs: object = None) -> PlanReplay:
         """Execute the plan on its costs, tensor by tensor.
 
         Parameters
         ----------
         costs
-            Any form of layer costs; a plan that was just solved carries its own.
+            Any form of layer costs; a plan that was just solved, or saved with them, carries its
+            own.
 
         Raises
         ------
@@ -294,7 +300,7 @@ class PlanFacts:
     def _costs_of_plan(self, given: object) -> Costs:
         costs = self._costs if given is None else given
         if costs is None:
-            raise InvalidPlan("a plan from a file does not carry its costs; pass the layer costs")
+            raise InvalidPlan("this plan does not carry its costs; pass the layer costs")
         own = self._kind.costs(costs)
         if own.sha256 != self.costs_sha256:
             raise InvalidPlan(

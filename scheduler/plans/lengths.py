@@ -161,21 +161,22 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
         less = self[below].keep_all_time if below else 0.0
         return less + (self[at].keep_all_time - less) * (length - below) / (at - below)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The plans in the form of their file."""
-        points = [
-            dict(zip(_OF_POINT, (length, self.longest_times[length], plan.to_dict()), strict=True))
+    def to_dict(self, *, costs: bool = False) -> dict[str, Any]:
+        """The plans in the form of their file, each with its costs, or without."""
+        values = (
+            (length, self.longest_times[length], plan.to_dict(costs=costs))
             for length, plan in self.items()
-        ]
+        )
+        points = [dict(zip(_OF_POINT, each, strict=True)) for each in values]
         return dict(zip(_FIELDS, (SCHEMA, self.name, self.batch, points), strict=True))
 
-    def to_json(self) -> str:
+    def to_json(self, *, costs: bool = False) -> str:
         """The text of the file."""
-        return dump_record(self.to_dict(), ("points",))
+        return dump_record(self.to_dict(costs=costs), ("points",))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all."""
-        write_atomically(path, self.to_json())
+    def save(self, path: str | os.PathLike[str], *, costs: bool = False) -> None:
+        """Write the file, whole or not at all; `costs` as of `Plan.save`."""
+        write_atomically(path, self.to_json(costs=costs))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PlansByLength:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scheduler.common.errors import InvalidPlan
+from scheduler.common.errors import InvalidCosts, InvalidPlan
 from scheduler.common.files import read_text, write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import counted, format_both, format_bytes, format_time
@@ -100,17 +100,22 @@ class Plan(InNotebooks, PlanFacts):
             for each in self.moments(costs)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The plan in the form of a plan file."""
-        return {**self._head(), self._kind.key: self._kind.to_json(self.schedule, self.layers)}
+    def to_dict(self, *, costs: bool = False) -> dict[str, Any]:
+        """The plan in the form of a plan file, with its costs, as it carries them, or without."""
+        head = self._head() | ({"costs": self._costs_of_plan(None).to_dict()} if costs else {})
+        return {**head, self._kind.key: self._kind.to_json(self.schedule, self.layers)}
 
-    def to_json(self) -> str:
+    def to_json(self, *, costs: bool = False) -> str:
         """The text of a plan file."""
-        return dump_record(self.to_dict(), (self._kind.key,))
+        return dump_record(self.to_dict(costs=costs), (self._kind.key,))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a plan file, whole or not at all."""
-        write_atomically(path, self.to_json())
+    def save(self, path: str | os.PathLike[str], *, costs: bool = False) -> None:
+        """Write a plan file, whole or not at all.
+
+        `costs`: with those that it was made for, which replays, reports and exports that choose
+        flags need.
+        """
+        write_atomically(path, self.to_json(costs=costs))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -143,7 +148,14 @@ class Plan(InNotebooks, PlanFacts):
         values["schedule"] = kind.parse(values.pop(key), values["layers"])
         if "class" in values:
             values["plan_class"] = values.pop("class")
-        return cls(**values)
+        costs = values.pop("costs", None)
+        plan = cls(**values)
+        if costs is None:
+            return plan
+        try:
+            return replace(plan, _costs=plan._costs_of_plan(costs))
+        except InvalidCosts as error:
+            raise InvalidPlan(f"the plan's 'costs': {error}") from error
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Plan) else NotImplemented

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TypeAlias
 
 from solvers.chain.problem import Chain
@@ -73,6 +74,11 @@ def _warmed(ahead: int, microbatches: int) -> Order:
         if m + ahead < microbatches:
             order.append(("F", m + ahead))
     return tuple(order)
+
+
+def in_flight(order: Order) -> int:
+    """Most microbatches that are between their forward and their backward."""
+    return max(accumulate(1 if kind == "F" else -1 for kind, _ in order))
 
 
 SCHEDULES = {"1f1b": one_forward_one_backward, "gpipe": gpipe}
@@ -152,14 +158,7 @@ class Pipeline:
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """Of each stage: most microbatches that are between their forward and their backward."""
-        most = []
-        for order in self.orders:
-            held = found = 0
-            for kind, _ in order:
-                held += 1 if kind == "F" else -1
-                found = max(found, held)
-            most.append(found)
-        return tuple(most)
+        return tuple(map(in_flight, self.orders))
 
     @cached_property
     def accumulating(self) -> Chain:

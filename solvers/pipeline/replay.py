@@ -29,8 +29,8 @@ class Run:
 
     kind: str
     microbatch: int
-    start: int
-    end: int
+    start: float
+    end: float
     peak_bytes: int
     after_bytes: int
 
@@ -47,9 +47,10 @@ class StageReplay:
         return max(run.peak_bytes for run in self.runs)
 
     @property
-    def busy_time(self) -> int:
-        """Time in which it runs."""
-        return sum(run.end - run.start for run in self.runs)
+    def times(self) -> tuple[float, float]:
+        """Of the forward and the backward of one microbatch."""
+        ahead, back = (next(run for run in self.runs if run.kind == kind) for kind in "FB")
+        return ahead.end - ahead.start, back.end - back.start
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from solvers.methods import Limits
@@ -65,7 +66,7 @@ class Infeasible(Exception):
     ----------
     missing
         Bytes by which every budget must be raised at least for cuts to have plans; None: the search
-        was ended before it was known whether there are any.
+        was ended before it was known whether there are any, or the cuts were given.
     stage, first, last
         The stage that needs so much more, and its layers, by the cuts that need least.
     """
@@ -75,8 +76,10 @@ class Infeasible(Exception):
         self.missing, self.stage, self.first, self.last = missing, stage, first, last
 
 
-def solve(pipeline: Pipeline, limits: Limits | None = None) -> Solution:
-    """The fastest cuts and plans of all.
+def solve(
+    pipeline: Pipeline, limits: Limits | None = None, cuts_given: Sequence[int] | None = None
+) -> Solution:
+    """The fastest cuts and plans of all, or the fastest plans with the cuts that are given.
 
     Raises
     ------
@@ -95,6 +98,8 @@ def solve(pipeline: Pipeline, limits: Limits | None = None) -> Solution:
     lower, time_cap = 0, each + each // 4
     while True:
         stages = search.stages(time_cap=time_cap)
+        if cuts_given is not None:
+            _allow(stages.times, cuts_given)
         progress = np.array([LIMIT, 0])
         cuts = search.run(
             partial(
@@ -120,10 +125,22 @@ def solve(pipeline: Pipeline, limits: Limits | None = None) -> Solution:
             longest = pipeline.chain.least_time * len(pipeline.chain)
             time_cap = 2 * time_cap + 1 if time_cap < longest else LIMIT
     if best >= LIMIT:
-        raise Infeasible(None) if search.stop[0] else _infeasible(pipeline, search)
+        unknown = search.stop[0] or cuts_given is not None
+        raise Infeasible(None) if unknown else _infeasible(pipeline, search)
     spans = zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
     plans = tuple(stages.plan(p, i, e - 1) for p, (i, e) in enumerate(spans))
     return Solution(tuple(cuts.tolist()), plans, best, min(lower, best))
+
+
+def _allow(times: NDArray[np.int64], cuts: Sequence[int]) -> None:
+    """Leave of all spans those between the cuts."""
+    kept = [
+        (p, end - first - 1, first, int(times[p, end - first - 1, first]))
+        for p, (first, end) in enumerate(pairwise(cuts))
+    ]
+    times[:] = LIMIT
+    for p, n, first, takes in kept:
+        times[p, n, first] = takes
 
 
 class _Search:

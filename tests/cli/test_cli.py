@@ -190,6 +190,25 @@ def test_frontier(capsys: Capture) -> None:
     assert len(out.splitlines()) == 5
 
 
+def test_frontier_within_a_budget(capsys: Capture) -> None:
+    """The fastest that fits is the plan of `solve`; where none does, the smallest budget solves."""
+    within = ("--budget", "7GB", "--reserved", "1GB")
+    _, solved, _ = run(capsys, "solve", *EXAMPLE, *within)
+    _, out, _ = run(capsys, "frontier", *EXAMPLE, *within)
+    fitting = re.search(r"Of these \d+ plans (\d+) fit 7.000 GB .* loses\s([\d.]+%)", out, re.S)
+    assert fitting is not None
+    assert int(fitting[1]) > 0
+    assert f" {fitting[2]} over" in solved
+    record = json.loads(run(capsys, "frontier", *EXAMPLE, *within, "--json")[1])
+    assert (record["budget_bytes"], record["reserved_bytes"]) == (7 * 10**9, 10**9)
+    _, out, _ = run(capsys, "frontier", *EXAMPLE, "--budget", "2GB", *within[2:])
+    least = re.search(r" plans 0 fit .* the tightest needs a\sbudget of ([\d.]+) GB", out, re.S)
+    assert least is not None
+    status, _, _ = run(capsys, "solve", *EXAMPLE, "--budget", f"{least[1]}GB", *within[2:])
+    assert status == 0
+    assert "--reserved comes off a budget" in refused(capsys, "frontier", *EXAMPLE, *within[2:])
+
+
 def test_frontier_as_data(capsys: Capture) -> None:
     _, out, _ = run(capsys, "frontier", *EXAMPLE, "--json")
     points = [(point["peak_bytes"], point["time"]) for point in json.loads(out)["points"]]
@@ -249,7 +268,7 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
     ("arguments", "message"),
     [
         ((), "the following arguments are required: COMMAND"),
-        (("solv",), "invalid choice: 'solv'"),
+        (("solv",), "there is no command 'solv'; did you mean 'solve'?"),
         (("solve",), "no costs given; name a cost file, - for standard input, or an example"),
         (("solve", *EXAMPLE), "no budget given; add one, as in --budget 40GB"),
         (("compare", *EXAMPLE), "no budget given; add one, as in --budget 40GB"),
@@ -258,7 +277,7 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "forty"), "the budget 'forty' is not a size"),
         (("solve", *EXAMPLE, "--budget", "0"), "the budget must be at least one byte, got '0'"),
         (("solve", *EXAMPLE, "--budget", "nan"), "the budget 'nan' is not a size"),
-        (("solve", *EXAMPLE, "--budget=-5GB"), "the budget must be at least one byte"),
+        (("solve", *EXAMPLE, "--budget", "-5GB"), "the budget must be at least one byte"),
         (("solve", *EXAMPLE, "--budget", ""), "the budget '' is not a size"),
         (
             ("solve", *EXAMPLE, "--budget", "5GB", "--reserved", "5GB"),
@@ -268,7 +287,12 @@ def test_show_a_plan_that_does_not_hold(capsys: Capture, costs: Path, tmp_path: 
         (("solve", *EXAMPLE, "--budget", "5GB", "--max-points", "3"), "at least 16, got 3"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--memory-limit", "1"), "memory_limit must be at"),
         (("solve", *EXAMPLE, "--budget", "5GB", "--fast"), "unrecognized arguments: --fast"),
-        (("solve", *EXAMPLE, "--budg", "5GB"), "unrecognized arguments: --budg"),
+        (("solve", *EXAMPLE, "--budg", "5GB"), "--budg 5GB; did you mean '--budget'? (see 'checkp"),
+        (
+            ("fit", "--method=greedy"),
+            "--method is an option of solve (see 'checkpoint-scheduler fit",
+        ),
+        (("show", str(ROOT / "README.md")), "this is not valid JSON: it begins with "),
         (("fit", "--sequence", "32k"), "'32k' has two readings: write 32768 or 32000"),
         (("fit", "--sequence", "long"), "invalid int value: 'long'"),
         (("fit", "--model", "qwen2.5-7b"), "such as Qwen/Qwen2.5-7B"),
@@ -471,7 +495,7 @@ def test_closed_streams_are_no_traceback() -> None:
 MAIN = {
     "solve": "--example --model --budget --reserved --output",
     "compare": "--example --model --budget --reserved --against",
-    "frontier": "--example --model --points --json --csv",
+    "frontier": "--example --model --points --budget --reserved --json --csv",
     "show": "--example --model --costs --steps --json --csv",
     "fit": "--model --budget --gpu --batch --sequence",
     "export": "--to --costs --output --length --stages",

@@ -206,14 +206,21 @@ def test_bad_input_is_one_sentence(
     assert message in refused(capsys, "fit", *arguments)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "pipeline", "sequence", "context", "expert"])
-@pytest.mark.parametrize("command", ["fit", "solve"])
-def test_other_parallelism_is_told(capsys: Capture, command: str, kind: str) -> None:
-    for value in ((), ("4",)):
-        message = refused(capsys, command, "--model", "gpt2", f"--{kind}-parallel", *value)
-        assert message.startswith(f"there is no --{kind}-parallel: costs are of data-parallel GPUs")
-        assert f"training_state({kind}_parallel=...) divides" in message
-    assert "parallel" not in run(capsys, command, "--help")[1].replace("data-parallel", "")
+def test_parallel_degrees(capsys: Capture) -> None:
+    given = "--tp", "8", "--sequence-parallel", "--zero", "1", "--gpus", "64", "--no-search"
+    status, out, _ = run(capsys, "fit", "--model", "llama-3-8b", *given)
+    assert status == 0
+    assert "ZeRO-1 over 8 GPUs, tensor and sequence parallel 8" in out
+    refused_ones = {
+        ("--tp", "5"): "--tp 5 must divide the 12 heads of gpt2; choose 1, 2, 3, 4, 6, 12",
+        ("--sequence-parallel",): "--sequence-parallel divides tokens over the GPUs of --tp",
+        ("--tensor-parallel", "2", "--gpus", "3"): "--gpus must be a multiple of --tp·--pp·--cp",
+        ("--ep", "2"): "--ep 2 divides experts, and gpt2 has none",
+        ("--pp", "2"): "--pp 2 cuts a model into stages",
+        ("--cp", "3"): "--sequence must be a multiple of 6, so that --cp can divide it, got 1024",
+    }
+    for arguments, message in refused_ones.items():
+        assert message in refused(capsys, "fit", "--model", "gpt2", *arguments)
 
 
 def test_notes_of_a_config(capsys: Capture, tmp_path: Path) -> None:
@@ -413,7 +420,7 @@ def test_show_and_frontier_of_a_model(capsys: Capture) -> None:
     status, out, err = run(capsys, *arguments, "--points", "3")
     assert status == 0
     assert "keep-all needs" in out
-    assert " fit what is left." in out
+    assert " fit 85.04 GB (79.20 GiB), of which 4.999 GiB are reserved; the fastest" in out
     assert line in " ".join(out.split())
 
 
@@ -453,7 +460,9 @@ def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -
     status, out, _ = run(capsys, "show", str(plan), "--costs", str(costs))
     assert status == 0
     assert "Replayed: the peak of" in out
+    assert run(capsys, "show", str(plan)) == (0, out, "")  # it has them with it
     assert run(capsys, "show", str(costs), "--json")[1] == costs.read_text()
+    Plan.load(plan).save(plan)
     assert "not a plan" in refused(capsys, "show", str(plan), "--json")
 
 
@@ -475,11 +484,11 @@ def test_the_costs_of_a_model_replay_its_plan(capsys: Capture, tmp_path: Path) -
 def test_models_and_bad_input(
     capsys: Capture, command: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    budget = ("--budget", "5GB") if command in ("solve", "compare") else ()
+    budget = () if command == "show" else ("--budget", "5GB")
     assert message in refused(capsys, command, *arguments, *budget)
 
 
-@pytest.mark.parametrize("command", ["fit", "solve", "compare"])
+@pytest.mark.parametrize("command", ["fit", "solve", "compare", "frontier"])
 def test_a_number_of_gb_is_no_number_of_bytes(capsys: Capture, command: str) -> None:
     message = refused(capsys, command, "--model", "gpt2", "--budget", "40")
     assert message.startswith("budget 40 is 40 bytes, next to nothing of the 1.089 GiB that ")

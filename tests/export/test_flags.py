@@ -370,7 +370,7 @@ def test_jax_has_no_early_stop() -> None:
 
 def test_json_is_the_plan_file() -> None:
     plan = solve(GPT2, 5)
-    assert export(plan, "json").text == plan.to_json()
+    assert export(plan, "json").text == plan.to_json(costs=True)
 
 
 def test_the_schema_names_the_fields_of_a_plan_file() -> None:
@@ -380,7 +380,7 @@ def test_the_schema_names_the_fields_of_a_plan_file() -> None:
     assert set(schema["properties"]) == {field.name for field in FIELDS} >= steps
     of_all = {field.name for field in FIELDS if field.needed and steps <= {*field.of}}
     optional = {"reserved_bytes", "proven_bytes", "measured_peak_bytes", "class", "gap"}
-    optional |= {"policies", "tiles", "tiled"}
+    optional |= {"policies", "tiles", "tiled", "costs"}
     assert set(schema["required"]) == of_all == set(schema["properties"]) - optional - steps
     assert {each["required"][0] for each in schema["oneOf"]} == steps
     for plan in (solve(GPT2, 5), gpt2_plan(), plan_at(llama(6), 0.5)):

@@ -771,11 +771,9 @@ def test_a_fit_is_frozen_and_pickles() -> None:
         ({"sequence": 10**12}, "2**62; give a smaller batch or sequence"),
         ({"efficiency": 1e-300}, "give a smaller batch or sequence, or a larger efficiency"),
         (
-            {"tensor_parallel": 2},
-            "fit takes no tensor_parallel: it counts a step on data-parallel GPUs (zero=, gpus=); "
-            "training_state(tensor_parallel=...) divides the persistent state",
+            {"pipeline_parallel": 2},
+            "pipeline_parallel=2 cuts a model into stages, each with a plan",
         ),
-        ({"pipeline_parallel": 1}, "fit takes no pipeline_parallel: "),
         ({"btach": 2}, "fit takes no 'btach'; did you mean 'batch'?"),
         ({"xyz": 2}, "fit takes no 'xyz'; help(fit) lists what it takes"),
         ({"efficiency": 2}, "must be above 0 and at most 1, got 2"),

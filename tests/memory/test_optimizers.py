@@ -12,7 +12,13 @@ from transformers import Adafactor, AutoConfig, AutoModelForCausalLM
 from transformers.training_args import OptimizerNames
 
 from scheduler.memory import fit, load_shape, training_state
-from scheduler.memory.fitting.trained import elements, trained_tensors
+from scheduler.memory.fitting.trained import (
+    elements,
+    head_tables,
+    matrices,
+    tables,
+    trained_tensors,
+)
 from scheduler.memory.shape.load import shape_names
 from scheduler.memory.state.optimizers import OPTIMIZERS, known_name, optimizer_of
 from scheduler.memory.state.sizes import PRECISIONS
@@ -134,10 +140,11 @@ def test_names_of_transformers_and_of_classes() -> None:
 @pytest.mark.parametrize("name", shape_names())
 def test_tensors_are_all_of_a_shape(name: str) -> None:
     shape = load_shape(name)
+    whole = matrices(shape), (*tables(shape), *head_tables(shape)), shape.parameters
     for optimizer in OPTIMIZERS.values():
-        tensors, left = trained_tensors(shape, optimizer)
+        tensors, left = trained_tensors(shape, *whole, optimizer)
         assert elements(tensors) + left == shape.parameters
-    tensors, _ = trained_tensors(shape, OPTIMIZERS["adafactor"])
+    tensors, _ = trained_tensors(shape, *whole, OPTIMIZERS["adafactor"])
     factored = sum(
         count * OPTIMIZERS["adafactor"].bytes_of(d, MIXED) for d, count in tensors.items()
     )

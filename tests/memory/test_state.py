@@ -121,7 +121,7 @@ def test_fsdp_is_stage_3() -> None:
 
 
 def test_parallel_degrees() -> None:
-    split = training_state(P, tensor_parallel=4, pipeline_parallel=2, sequence_parallel=4)
+    split = training_state(P, tensor_parallel=4, pipeline_parallel=2, sequence_parallel=True)
     assert split.total_bytes == 2 * P
     # Context parallelism keeps the weights whole, and its GPUs shard with the others.
     assert training_state(P, context_parallel=4).total_bytes == 16 * P
@@ -297,10 +297,9 @@ def test_published(number: int) -> None:
         ),
         ({"gpus": 4, "expert_parallel": 8}, "expert_parallel = 1·1·8, got 4"),
         ({"tensor_parallel": 0}, "tensor_parallel must be a whole number >= 1, got 0"),
-        (
-            {"tensor_parallel": 4, "sequence_parallel": 2},
-            "sequence_parallel must be 1 or tensor_parallel, 4, whose GPUs it uses, got 2",
-        ),
+        ({"sequence_parallel": 4}, "sequence_parallel must be True or False, got 4"),
+        ({"sequence_parallel": True}, "divides tokens over the GPUs of tensor_parallel, which is"),
+        ({"load_factor": 0.5}, "load_factor must be a number of at least 1, got 0.5"),
         ({"trainable_parameters": 2 * P}, "trainable_parameters must be at most the 1000000000"),
         ({"expert_parameters": 2 * P}, "expert_parameters must be at most the 1000000000"),
         ({"expert_parallel": 8}, "expert_parallel=8 divides experts; say how many of the param"),

@@ -323,6 +323,22 @@ def test_a_plan_replays_on_its_own_costs() -> None:
     assert PLAN.replay(GPT2) == done
 
 
+def test_a_plan_is_saved_with_its_costs(tmp_path: Path) -> None:
+    PLAN.save(tmp_path / "plan.json", costs=True)
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert loaded.carries_costs
+    assert loaded == PLAN
+    assert loaded.replay() == PLAN.replay()
+    assert loaded.to_json() == PLAN.to_json()
+    record = PLAN.to_dict(costs=True)
+    record["costs"]["layers"][0]["saved_bytes"] += 1
+    assert "belongs to other costs" in sentence(Plan.from_dict, record)
+    record["costs"]["layers"][0]["saved_bytes"] = "x"
+    assert "the plan's 'costs': layer '0': saved_bytes must" in sentence(Plan.from_dict, record)
+    bare = Plan.from_json(PLAN.to_json())
+    assert "does not carry its costs" in sentence(lambda: bare.to_json(costs=True))
+
+
 def test_a_loaded_plan_needs_its_costs(tmp_path: Path) -> None:
     loaded = Plan.from_json(PLAN.to_json())
     assert "does not carry its costs; pass the layer costs" in sentence(loaded.replay)

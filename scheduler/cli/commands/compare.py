@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
+from scheduler.cli.pipeline import add_pipeline_options, is_asked, run_compare
 
 HELP = "all methods within a budget, one row each"
 USAGE = "COSTS --budget SIZE"
@@ -25,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_limits(others)
     options.add_formats(others)
     options.add_graph_options(parser, classes=False)
+    add_pipeline_options(parser)
     add_model_options(parser)
 
 
@@ -34,6 +36,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import print_width
 
+    if is_asked(arguments):
+        return run_compare(arguments)
     asked = options.costs_within(arguments)
     with Watching(asked.costs, quiet=arguments.quiet) as watching:
         comparison = watching.run(

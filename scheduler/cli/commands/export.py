@@ -34,12 +34,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the file, or write it where asked; the sentences beside it go to standard error."""
     from scheduler.export import TARGETS, export
+    from scheduler.pipeline.plan import PipelinePlan
 
     if arguments.target is None:
         raise SchedulerError(f"no target given; add --to with one of {', '.join(TARGETS)}")
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
     check_output(arguments.output, arguments.plan, arguments.costs)
-    plan = _one(read_plans(arguments.plan), arguments.length)
+    plans = read_plans(arguments.plan)
+    if isinstance(plans, PipelinePlan) and arguments.stages != 1:
+        raise SchedulerError("the plan of a pipeline says its stages; leave out --stages")
+    plan = plans if isinstance(plans, PipelinePlan) else _one(plans, arguments.length)
     costs = None if arguments.costs is None else read_costs(arguments.costs)
     done = export(plan, arguments.target, costs, stages=arguments.stages)
     for note in done.notes:

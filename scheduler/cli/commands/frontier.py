@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InvalidBudget
+
+if TYPE_CHECKING:
+    from scheduler.planning.frontier import Frontier
+    from scheduler.planning.request import Budget
 
 HELP = "every optimal trade of memory against time"
 USAGE = "COSTS"
@@ -21,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "budgets (default: 8)"
     )
     options.option(parser, "--points N", what, type=int)
+    options.add_budget(parser)
     options.add_formats(parser)
     options.add_limits(options.others(parser))
     options.add_graph_options(parser)
@@ -31,14 +37,18 @@ def run(arguments: Namespace) -> int:
     """Print the points."""
     from scheduler.api import frontier
     from scheduler.cli.progress import Watching
-    from scheduler.common.text import counted
     from scheduler.planning.frontier import ROWS
-    from scheduler.planning.request import Budget
-    from scheduler.report.tables import print_width, spread
+    from scheduler.planning.request import read_budget
+    from scheduler.report.tables import print_width, spread, wrapped
 
     if arguments.points is not None and arguments.points < 1:
         raise InvalidBudget(f"--points must be at least 1, got {arguments.points}")
-    asked = options.costs_of(arguments)
+    asked = (options.costs_of if arguments.budget is None else options.costs_within)(arguments)
+    size = None
+    if asked.budget is not None:
+        size = read_budget(None, asked.budget, asked.reserved, problem=asked.costs.to_problem())
+    elif arguments.reserved != "0":
+        raise InvalidBudget("--reserved comes off a budget; add one, as in --budget 40GB")
     with Watching(asked.costs, quiet=arguments.quiet) as watching:
         result = watching.run(
             "the frontier",
@@ -56,16 +66,29 @@ def run(arguments: Namespace) -> int:
     asked.say(arguments)
     if arguments.json:
         record = result.to_dict(points)
-        if isinstance(asked.budget, Budget):
-            record["budget_bytes"] = asked.budget.asked
-            record["reserved_bytes"] = asked.budget.reserved
+        if size is not None:
+            record |= {"budget_bytes": size.asked, "reserved_bytes": size.reserved}
         print_json(record)
     elif arguments.csv:
         print_csv(result.values(points))
     else:
-        left = asked.budget.available if isinstance(asked.budget, Budget) else None
+        left = None if size is None else size.available
         print(result.table(arguments.points or ROWS, print_width(), left))
-        if left is not None:
-            fitting = sum(peak <= left for peak, _ in result.points)
-            print(f"Of these {counted(len(result), 'plan')} {fitting} fit what is left.")
+        if size is not None:
+            print(wrapped(_fitting(result, size), print_width()))
     return 0
+
+
+def _fitting(result: Frontier, size: Budget) -> str:
+    """How many plans fit a budget, and what the fastest of them loses."""
+    from scheduler.common.text import counted, format_both, format_bytes, format_smallest
+    from scheduler.report.tables import format_percent
+
+    fitting = [time for peak, time in result.points if peak <= size.available]
+    kept = f", of which {format_bytes(size.reserved)} are reserved" if size.reserved else ""
+    said = f"Of these {counted(len(result), 'plan')} {len(fitting)} fit"
+    said += f" {format_both(size.asked)}{kept}; "
+    if fitting:
+        return f"{said}the fastest loses {format_percent(result.overhead(min(fitting)))}."
+    least = size.smallest(result.points[0][0])
+    return f"{said}the tightest needs a budget of {format_smallest(least, size.asked)}."

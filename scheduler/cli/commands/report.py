@@ -12,6 +12,7 @@ from scheduler.common.errors import NoPlanFound, SchedulerError
 if TYPE_CHECKING:
     from scheduler.cli.page import Files
     from scheduler.costs.readers import Costs
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.planning.comparison import Comparison
     from scheduler.planning.frontier import Frontier
     from scheduler.plans.lengths import PlansByLength
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 HELP = "a plan as one HTML file, or one of its pictures as SVG"
 USAGE = "PLAN --costs COSTS"
-PICTURES = ("timeline", "curve", "strip", "lengths")
+PICTURES = ("timeline", "curve", "strip", "lengths", "gantt", "memory")
+_OF_PIPELINES = PICTURES[-2:]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -33,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     option(parser, "-o --output FILE", "default: standard output")
     what = (
         "only this one: timeline (memory of a step), curve (time against memory), strip (what "
-        "happens to each layer), or of plans by length lengths"
+        "happens to each layer), of plans by length lengths, or of a pipeline gantt or memory"
     )
     option(parser, "--picture NAME", what)
     what = "leave out time against memory and the other methods, which take solving"
@@ -58,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Write one HTML file, or one picture; status 2 when the costs do not belong."""
     from scheduler.cli.page import plan_report
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.plans.pictures import strip_picture, timeline_picture
     from scheduler.plans.plan import Plan
     from scheduler.report.figure import require
@@ -71,17 +74,25 @@ def run(arguments: Namespace) -> int:
     refuse_two_inputs("the plan and the costs", arguments.plan, arguments.costs)
     check_output(arguments.output, arguments.plan, arguments.costs)
     plan = read_plans(arguments.plan)
+    if isinstance(plan, PipelinePlan):
+        write(_of_pipeline(plan, arguments), arguments.output)
+        return 0
+    if arguments.picture in _OF_PIPELINES:
+        raise SchedulerError(
+            f"picture {arguments.picture!r} is of a pipeline, and this file has none"
+        )
     if not isinstance(plan, Plan):
         write(_by_length(plan, arguments), arguments.output)
         return 0
     if arguments.picture == "lengths":
         raise SchedulerError("picture 'lengths' is of plans by length, and this file has one plan")
-    if (arguments.costs is None) == (arguments.example is None):
+    named = [each for each in (arguments.costs, arguments.example) if each is not None]
+    if len(named) != 1 and (named or not plan.carries_costs):
         raise SchedulerError(
             "a report executes the plan on the costs that it was made for: add --costs COSTS, "
             "or --example NAME, and not both"
         )
-    costs = plan.own_costs(named_costs(arguments))
+    costs = plan.own_costs(named_costs(arguments) if named else None)
     if arguments.picture == "strip":
         text = strip_picture(plan, costs.name)
     elif arguments.picture == "timeline":
@@ -98,6 +109,21 @@ def run(arguments: Namespace) -> int:
         text = plan_report(plan, costs, others, _files(arguments), left_out)
     write(text, arguments.output)
     return 0
+
+
+def _of_pipeline(plan: PipelinePlan, arguments: Namespace) -> str:
+    """A picture of a pipeline's plan."""
+    from scheduler.pipeline.pictures import gantt_picture, memory_picture
+
+    if arguments.picture not in _OF_PIPELINES:
+        raise SchedulerError(
+            "this is the plan of a pipeline, which has two pictures and no page: add --picture "
+            "gantt or --picture memory"
+        )
+    if (arguments.costs is None) == (arguments.example is None):
+        raise SchedulerError("a picture executes the plan on its costs: add --costs COSTS")
+    draw = gantt_picture if arguments.picture == "gantt" else memory_picture
+    return draw(plan, named_costs(arguments))
 
 
 def _by_length(plans: PlansByLength, arguments: Namespace) -> str:
@@ -132,6 +158,7 @@ def _files(arguments: Namespace) -> Files:
 
     from scheduler.cli.page import Files
 
-    option = "costs" if arguments.example is None else "example"
-    source = f"--{option} {shlex.quote(getattr(arguments, option))}"
+    options = {"costs": arguments.costs, "example": arguments.example}
+    named = [f" --{key} {shlex.quote(each)}" for key, each in options.items() if each is not None]
+    source = "".join(named)
     return Files(shlex.quote(arguments.plan), source, shlex.quote(arguments.output or "-"))

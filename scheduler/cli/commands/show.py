@@ -20,9 +20,11 @@ from scheduler.cli.modelargs import add_model_options
 from scheduler.common.errors import InvalidCosts, InvalidPlan
 
 if TYPE_CHECKING:
+    from scheduler.cli.io import AnyPlan
     from scheduler.costs.readers import Costs
     from scheduler.costs.recorded.snapshots import Snapshot
     from scheduler.costs.recorded.traces import Trace
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
 
@@ -33,13 +35,15 @@ USAGE = "COSTS"
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
     options.add_costs(parser, "cost or plan")
-    options.option(parser, "--costs COSTS", "replay the plan on them", dest="plan_costs")
+    options.option(
+        parser, "--costs COSTS", "replay the plan on them, not its own", dest="plan_costs"
+    )
     what = "of plans by length: the run's lengths, a list or a file of them, for what it loses"
     options.option(parser, "--steps LENGTHS", what)
     options.add_formats(
         parser,
         "print the costs as a cost file, or the plan's rows",
-        "print the rows of a plan, which needs --costs",
+        "print the rows of a plan, which needs its costs",
     )
     add_model_options(parser)
 
@@ -48,6 +52,7 @@ def run(arguments: Namespace) -> int:
     """Print the table, the plan, or its rows."""
     from scheduler.costs.recorded.snapshots import Snapshot
     from scheduler.costs.recorded.traces import Trace
+    from scheduler.pipeline.plan import PipelinePlan
     from scheduler.plans.lengths import PlansByLength
     from scheduler.plans.plan import Plan
     from scheduler.report.tables import print_width
@@ -60,7 +65,9 @@ def run(arguments: Namespace) -> int:
         return _show_by_length(shown, arguments)
     if arguments.steps is not None:
         raise InvalidPlan("--steps is for a file of plans by length, and this is none")
-    if isinstance(shown, Plan):
+    if isinstance(shown, PipelinePlan):
+        _show_pipeline(shown, arguments)
+    elif isinstance(shown, Plan):
         _show_plan(shown, arguments)
     elif isinstance(shown, Trace | Snapshot):
         if arguments.json or arguments.csv or arguments.plan_costs is not None:
@@ -85,10 +92,11 @@ def _list_examples() -> int:
     return 0
 
 
-def _named(arguments: Namespace) -> Plan | PlansByLength | Costs | Trace | Snapshot:
+def _named(arguments: Namespace) -> AnyPlan | Costs | Trace | Snapshot:
     from scheduler.costs.csvtext import is_csv
     from scheduler.costs.readers import read_costs_text
     from scheduler.costs.recorded.read import read_recorded
+    from scheduler.pipeline.file import KIND as PIPELINE
     from scheduler.plans.file.fields import KIND
     from scheduler.plans.file.items import parse_plan
     from scheduler.plans.lengths import KIND as BY_LENGTH
@@ -105,10 +113,23 @@ def _named(arguments: Namespace) -> Plan | PlansByLength | Costs | Trace | Snaps
         return recorded
     text, source = read(arguments.costs, "cost or plan file")
     value = None if is_csv(text, source) else parse_plan(text, source)
-    if KIND.is_said_by(value) or BY_LENGTH.is_said_by(value):
+    if any(kind.is_said_by(value) for kind in (KIND, BY_LENGTH, PIPELINE)):
         options.refuse_around(arguments, "this is a plan")
         return plans_in(text, source)
     return read_costs_text(text, source, options.around_layers(arguments))
+
+
+def _show_pipeline(plan: PipelinePlan, arguments: Namespace) -> None:
+    from scheduler.report.tables import print_width
+
+    if arguments.json or arguments.csv:
+        raise InvalidPlan("the plan of a pipeline is shown as text alone; its file is JSON")
+    if arguments.plan_costs is not None:
+        plan.replay(read_costs(arguments.plan_costs))
+        said = "Replayed: every stage's peak and the time of a step are as the plan says."
+    else:
+        said = "Not replayed: --costs COSTS executes it on the costs that it was made for."
+    print(f"{plan.text(print_width())}\n\n{said}")
 
 
 def _show_by_length(plans: PlansByLength, arguments: Namespace) -> int:
@@ -147,7 +168,7 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
     from scheduler.plans.rows import plan_rows, plan_summary, rows_table, rows_text
     from scheduler.report.tables import narrowed, print_width, wrapped
 
-    if arguments.plan_costs is None:
+    if arguments.plan_costs is None and not plan.carries_costs:
         if arguments.json or arguments.csv:
             raise InvalidPlan(
                 "--json and --csv print the costs of a model, an example or a cost file, not a "
@@ -156,10 +177,10 @@ def _show_plan(plan: Plan, arguments: Namespace) -> None:
         said = "Not replayed: --costs COSTS executes it on the costs that it was made for."
         print(narrowed(f"{plan}\n\n{said}", print_width()))
         return
-    costs = read_costs(arguments.plan_costs)
+    given = None if arguments.plan_costs is None else read_costs(arguments.plan_costs)
     # What the plan says is shown only once its replay says the same.
-    done = plan.replay(costs)
-    rows = plan_rows(plan, costs)
+    done = plan.replay(given)
+    rows = plan_rows(plan, given)
     if arguments.csv:
         print_csv(rows_table(rows))
     elif arguments.json:

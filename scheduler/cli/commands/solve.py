@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli import options
 from scheduler.cli.io import check_output, numbers, say, write
 from scheduler.cli.modelargs import add_model_options
+from scheduler.cli.pipeline import add_pipeline_options, is_asked, run_solve
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 
 HELP = "the plan that loses the least time within a budget"
@@ -26,6 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     what = "with --model: a plan for each length of sequences, such as 1024,2048,4096"
     options.option(others, "--lengths LIST", what)
     options.add_graph_options(parser)
+    add_pipeline_options(parser)
     add_model_options(parser)
 
 
@@ -36,6 +38,8 @@ def run(arguments: Namespace) -> int:
     from scheduler.report.tables import narrowed, print_width
 
     check_output(arguments.output, arguments.costs, arguments.model)
+    if is_asked(arguments):
+        return run_solve(arguments)
     if arguments.lengths is not None:
         return _by_length(arguments)
     asked = options.costs_within(arguments)
@@ -62,7 +66,10 @@ def run(arguments: Namespace) -> int:
     if watching.interrupted:
         say("interrupted: this is the best plan so far")
     asked.say(arguments)
-    _print(plan.to_json(), narrowed(str(plan), print_width()), arguments)
+    # Costs of no file go with the plan, for whatever needs them later.
+    _print(
+        plan.to_json(costs=arguments.costs is None), narrowed(str(plan), print_width()), arguments
+    )
     return 0
 
 
@@ -95,7 +102,7 @@ def _by_length(arguments: Namespace) -> int:
     except InfeasibleBudget as error:
         raise error.reserving(first.reserved_for) from None
     first.say(arguments)
-    _print(plans.to_json(), plans.text(print_width()), arguments)
+    _print(plans.to_json(costs=True), plans.text(print_width()), arguments)
     return 0
 
 

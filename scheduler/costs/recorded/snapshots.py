@@ -82,8 +82,10 @@ def parse_snapshot(data: bytes, source: str) -> Snapshot:
             for device, blocks in (devices or {0: []}).items()
         ]
     except Exception as error:  # a pickle that is none may raise anything
+        own = isinstance(error, pickle.UnpicklingError)
+        why = str(error) if own else "it has not the segments and blocks of one"
         raise InvalidCosts(
-            f"{source} is no snapshot that torch.cuda.memory._dump_snapshot wrote: {error}"
+            f"{source} is no snapshot that torch.cuda.memory._dump_snapshot wrote: {why}"
         ) from error
     return max(found, key=lambda one: one.peak_bytes)
 

@@ -11,8 +11,8 @@ from scheduler.plans.file.items import SCHEMA
 
 
 def to_json(source: Source) -> Exported:
-    """The plan as a plan file."""
-    return Exported("json", source.plan.to_json())
+    """The plan as a plan file, with the costs that it carries."""
+    return Exported("json", source.plan.to_json(costs=source.plan.carries_costs))
 
 
 def to_json_schema(source: Source) -> Exported:

@@ -48,7 +48,7 @@ def to_megatron(source: Source) -> Exported:
         )
     if source.stages > 1:
         return _staged(source)
-    settings = _all(_selective(chain), blocks, len(blocks))
+    settings = flag_settings(selective_options(chain), blocks, len(blocks))
     reserved = source.plan.reserved_bytes
     outcome = best(chain, settings, source.room, family="megatron", reserved=reserved)
     notes = (
@@ -58,7 +58,7 @@ def to_megatron(source: Source) -> Exported:
     return Exported("megatron", _text(source, outcome.setting, notes), notes, outcome)
 
 
-def _selective(chain: Chain) -> list[str]:
+def selective_options(chain: Chain) -> list[str]:
     """Options of every block that are called as recompute_modules are."""
     names = [setting.option or "" for setting in option_settings("", chain)]
     return [name for name in names if all(part in MODULES for part in _modules(name))]
@@ -68,7 +68,7 @@ def _modules(option: str) -> list[str]:
     return ["core_attn"] if option == TRACED_SELECTIVE else option.split("+")
 
 
-def _all(options: list[str], blocks: Sequence[int], most: int) -> Iterator[Setting]:
+def flag_settings(options: list[str], blocks: Sequence[int], most: int) -> Iterator[Setting]:
     """Every setting of the flags for one stage, the simpler ones first; numbers up to `most`."""
     yield Setting("megatron: no recomputation", ())
     for option in options:
@@ -84,8 +84,8 @@ def _staged(source: Source) -> Exported:
         Chain(source.chain.layers[start:end], source.chain.input_of(start))
         for start, end in pairwise(cuts)
     ]
-    most, options = max(map(len, blocks)), _selective(source.chain)
-    families = [_all(options, blocks_of(chain), most) for chain in chains]
+    most, options = max(map(len, blocks)), selective_options(source.chain)
+    families = [flag_settings(options, blocks_of(chain), most) for chain in chains]
     setting, outcomes = _best_staged(source, chains, list(zip(*families, strict=True)))
     assert source.costs is not None  # there is a chain
     slowest = max(outcome.ticks for outcome in outcomes) / source.costs.ticks_per_unit
@@ -140,16 +140,21 @@ def _highest(outcomes: list[Outcome]) -> Outcome:
 
 
 def _text(source: Source, setting: Setting, notes: tuple[str, ...]) -> str:
-    arguments = _arguments(setting)
-    flags = "".join(
-        f"--{name.replace('_', '-')} {' '.join(value) if isinstance(value, list) else value}\n"
-        for name, value in arguments.items()
-        if value is not None
-    )
-    config = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    config = ", ".join(f"{name}={value!r}" for name, value in _arguments(setting).items())
     what = "Recompute flags of Megatron-LM, in place of the plan below."
     head = [what, "Written by checkpoint-scheduler.", "", *source.summary(), ""]
-    return f"{as_comment([*head, *notes, '', f'TransformerConfig({config})'])}\n{flags}"
+    return (
+        f"{as_comment([*head, *notes, '', f'TransformerConfig({config})'])}\n{flag_text(setting)}"
+    )
+
+
+def flag_text(setting: Setting) -> str:
+    """The flags of a setting, one a line."""
+    return "".join(
+        f"--{name.replace('_', '-')} {' '.join(value) if isinstance(value, list) else value}\n"
+        for name, value in _arguments(setting).items()
+        if value is not None
+    )
 
 
 def _arguments(setting: Setting) -> dict[str, object]:

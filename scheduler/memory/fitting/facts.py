@@ -276,9 +276,7 @@ class FitFacts:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values; sizes in bytes, of one GPU."""
         recipe = self.training.recipe
-        said = {
-            name: value for name, value in asdict(recipe).items() if not name.endswith("_parallel")
-        }
+        said = asdict(recipe)
         said |= {"gpus": recipe.sharding.gpus, "gradient_dtype": recipe.gradients}
         plan = None if self.plan is None else {**self.plan.to_dict(), "overhead": self.overhead}
         return {

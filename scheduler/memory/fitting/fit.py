@@ -19,7 +19,7 @@ from scheduler.memory.fitting.search import trained_positions
 from scheduler.memory.fitting.text import Spelling, fit_lines, spelled
 from scheduler.memory.fitting.training import Efficiency, Training
 from scheduler.memory.gpus import Gpu, load_gpu
-from scheduler.memory.recipe import Recipe, RecipeFields, no_degree, recipe_of
+from scheduler.memory.recipe import Recipe, RecipeFields, recipe_of
 from scheduler.memory.shape.load import load_shape
 from scheduler.memory.shape.shape import Shape
 
@@ -96,9 +96,9 @@ def fit(
     another layer: what is still saved, that layer, and gradients so far; (3) the optimizer's step:
     all gradients and its temporaries. The peak is the largest of the three, not their sum.
 
-    GPUs are data-parallel. Tensor, pipeline, sequence, context and expert parallelism also split
-    activations and add communication, for which there are no formulas here: their names are
-    refused. `training_state` divides the persistent state by them.
+    It is one of the recipe's GPUs: state, activations and times are its part. Stages of a pipeline
+    hold more than one microbatch, and differ: `pipeline_parallel` is refused, and told of where it
+    is known.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def fit(
     batch, sequence
         Sequences on one GPU at once, and tokens in each; default: see `default_sequence`.
     recipe, fields
-        A `Recipe`, or its fields, with `gpus` that are data-parallel ones. What ZeRO gathers and
+        A `Recipe`, or its fields. What ZeRO gathers and
         reduces layer by layer is working memory, and accumulated gradients are in each of the three
         moments: see `Training.costs`.
     margin
@@ -139,6 +139,12 @@ def fit(
     _refuse(fields)
     search = check_flag(Argument("search"), search, InvalidRecipe)
     recipe = recipe_of(recipe, fields)
+    if recipe.pipeline_parallel > 1:
+        raise InvalidRecipe(
+            Argument("pipeline_parallel", recipe.pipeline_parallel),
+            " cuts a model into stages, each with a plan of its own, and fit is of one GPU alone; "
+            "scheduler.memory.pipeline_costs has what scheduler.pipeline.solve_pipeline cuts",
+        )
     training = Training(load_shape(shape), load_gpu(gpu), recipe, efficiency, tiles)
     if sequence is None:
         sequence = default_sequence(training.shape)
@@ -169,8 +175,6 @@ def _refuse(given: Mapping[str, object]) -> None:
     """Say of a keyword that `fit` does not have what there is in its place."""
     known = RecipeFields.__annotations__
     for name in given:
-        if name.endswith("_parallel"):
-            raise no_degree("fit", name)
         if name not in known:
             names = {*inspect.signature(fit).parameters, *known} - {"fields"}
             near = did_you_mean(name, sorted(names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from scheduler.memory.recipe import Lora
@@ -32,28 +32,40 @@ def matrices(shape: Shape) -> Counter[Dims]:
     return found
 
 
-def trained_tensors(shape: Shape, optimizer: Optimizer) -> tuple[Counter[Dims], int]:
-    """All tensors of a model but those that the optimizer leaves to AdamW, and what those have.
+def tables(shape: Shape) -> list[tuple[str, int]]:
+    """What is looked up in by each token: rows, and that it is an embedding."""
+    rows = (shape.positions, shape.types, 0 if shape.pixels else shape.vocabulary)
+    return [("embedding", count) for count in rows]
 
-    Of vectors each is as long as the model is wide, though some are not.
+
+def head_tables(shape: Shape) -> list[tuple[str, int]]:
+    """The head's own table, where it has one."""
+    return [] if shape.tied else [("head", shape.vocabulary)]
+
+
+def trained_tensors(
+    shape: Shape,
+    linear: Counter[Dims],
+    ends: Iterable[tuple[str, int]],
+    parameters: int,
+    optimizer: Optimizer,
+) -> tuple[Counter[Dims], int]:
+    """The tensors of so many parameters but those left to AdamW, and what those have.
+
+    Matrices of linear layers and tables are given; of vectors each is as long as the model is wide,
+    though some are not.
     """
-    found, d = matrices(shape), shape.width
-    tables = [("embedding", rows) for rows in (shape.positions, shape.types)]
-    if shape.pixels:
+    found, d, left = Counter(linear), shape.width, 0
+    if ends and shape.pixels:
         found[d, shape.channels, shape.patch, shape.patch] += 1
-    else:
-        tables.append(("embedding", shape.vocabulary))
-    if not shape.tied:
-        tables.append(("head", shape.vocabulary))
-    if shape.head == "masked":
+    if ends and shape.head == "masked":
         found[d, d] += 1
-    left = 0
-    for kind, rows in tables:
+    for kind, rows in ends:
         if kind in optimizer.plain:
             left += rows * d
         elif rows:
             found[rows, d] += 1
-    vectors = shape.parameters - left - elements(found)
+    vectors = parameters - left - elements(found)
     found[d,] += vectors // d
     if vectors % d:
         found[vectors % d,] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeAlias
@@ -15,12 +16,15 @@ from scheduler.memory.fitting.peaks import with_gradient, with_working
 from scheduler.memory.fitting.trained import (
     adapter_tensors,
     elements,
+    head_tables,
     matrices,
+    tables,
     trained_tensors,
 )
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.divided import divided
 from scheduler.memory.simulate.setting import linears
 from scheduler.memory.state.optimizers import Dims, optimizer_of
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS
@@ -33,8 +37,8 @@ Efficiency: TypeAlias = float | tuple[float, float] | None
 class Training:
     """A shape, a GPU and a recipe, checked; from it follow state and costs on one GPU.
 
-    The recipe's GPUs are data-parallel ones; `tiles` is of `costs_from_shape`; `state` is what is
-    held from step to step.
+    `tiles` is of `costs_from_shape`; `own` is the shape of what is on one GPU; `state` is what that
+    one holds from step to step. Over a pipeline an even part of it: see `pipeline_costs`.
     """
 
     shape: Shape
@@ -42,6 +46,7 @@ class Training:
     recipe: Recipe = field(default_factory=Recipe)
     efficiency: Efficiency = None
     tiles: bool | int = False
+    own: Shape = field(init=False, repr=False)
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +60,7 @@ class Training:
                 Argument("zero", 1),
                 " or less, or profile the model with scheduler.pytorch",
             )
-        self.recipe.check_whole("fit")
+        object.__setattr__(self, "own", divided(self.shape, self.recipe))
         object.__setattr__(self, "state", self._state())
 
     @property
@@ -117,19 +122,49 @@ class Training:
             parts = [self._gradient(layer.gradient_bytes, made, kept, over) for layer in layers]
             layers = tuple(with_gradient(la, *part) for la, part in zip(layers, parts, strict=True))
         working = [0] * len(layers)
-        if stage == 3 and n > 1:
+        # Pipelines gather a stage's weights once: they are part of its state.
+        if stage == 3 and n > 1 and self.recipe.pipeline_parallel == 1:
             sizes = self._weights_of_layers()
             # Forward fetches the next layer, backward the one before: the larger serves both.
             around = zip([0, *sizes[:-1]], sizes, [*sizes[1:], 0], strict=True)
             working = [own + max(before, after) for before, own, after in around]
         if self.recipe.base in BLOCKS:
-            every = [size for kind in self.shape.kinds for size in linears(kind).values()]
+            every = [size for kind in self.own.kinds for size in linears(kind).values()]
             largest = 2 * max(a * b for a, b in every)
             inner = range(1, len(layers) - 1)
             working = [size + largest * (i in inner) for i, size in enumerate(working)]
         if any(working):
             layers = tuple(with_working(la, w) for la, w in zip(layers, working, strict=True))
         return replace(costs, layers=layers)
+
+    def pipeline_costs(self, batch: int, sequence: int, *, options: bool = False) -> CostGraph:
+        """Costs of one microbatch, each layer with its state: see the function of this name."""
+        if self.shape.head != "causal" or self.shape.buckets:
+            raise NoFormula(
+                f"there are stages of decoders alone, and {self.shape.name} is none; profile the "
+                "model with scheduler.pytorch"
+            )
+        costs = self.costs(batch, sequence, options=options)
+        states, sharding = self.layer_states(), self.recipe.sharding
+        if sharding.stage == 3 and sharding.data > 1 and sharding.pipeline > 1:
+            states = [a + b for a, b in zip(states, self._weights_of_layers(), strict=True)]
+        first, *others = (
+            replace(layer, state_bytes=state)
+            for layer, state in zip(costs.layers, states, strict=True)
+        )
+        # Of what is there throughout it is ids alone that each microbatch has, and no gradient.
+        ids = 8 * batch * sequence // sharding.context
+        above = first.backward_transient_bytes - first.backward_overlap_bytes
+        above += costs.input_bytes - ids
+        first = replace(
+            first, backward_transient_bytes=max(above, 0), backward_overlap_bytes=max(-above, 0)
+        )
+        return replace(costs, layers=(first, *others), input_bytes=ids)
+
+    def stage_bytes(self, batch: int, sequence: int, microbatches: int) -> int:
+        """What each stage of a pipeline holds beside its layers, at most: tables, labels, masks."""
+        ids = 8 * batch * sequence // self.recipe.sharding.context
+        return self.costs(batch, sequence).input_bytes + ids * (microbatches - 2)
 
     def _gradient(self, whole: int, made: int, kept: int, over: int) -> tuple[int, int]:
         """What stays and what passes of a layer's gradients, `whole` bytes of `made` each."""
@@ -145,8 +180,9 @@ class Training:
         if self.state.master_bytes:
             return self.state.master_bytes
         full, sharding = self.recipe.train == "full", self.recipe.sharding
-        count = self.shape.parameters if full else self._adapter_parameters()
-        return self._trained_size * sharding.share(count, 0, sharding.stage >= 1)
+        count = self.own.parameters if full else self._adapter_parameters()
+        over = sharding.pipeline * (sharding.data if sharding.stage else 1)
+        return self._trained_size * -(-count // over)
 
     @property
     def _trained_size(self) -> int:
@@ -155,34 +191,84 @@ class Training:
         return PRECISIONS[self.recipe.precision].weight if dtype is None else DTYPES[dtype]
 
     def _state(self) -> State:
-        shape, recipe = self.shape, self.recipe
+        shape, lora = self.shape, self.recipe.lora
         adapters = self._adapter_parameters()
-        if recipe.lora is not None and adapters > shape.parameters:
+        if lora is not None and adapters > shape.parameters:
             raise InvalidRecipe(
-                f"adapters of rank {recipe.lora.rank} have {adapters:,} parameters, more than "
+                f"adapters of rank {lora.rank} have {adapters:,} parameters, more than "
                 f"the {shape.parameters:,} of {shape.name}; choose a smaller rank",
                 argument="lora",
             )
-        tensors, left = self._adapter_tensors(), 0
+        own, linear = self.own, matrices(self.own)
+        ends = (*tables(own), *head_tables(own))
+        whole = own.parameters, linear, ends, own.routed_parameters, own.fp32_parameters
+        return self._held_of(*whole, self._adapter_tensors(), self.recipe.pipeline_parallel)
+
+    def _held_of(
+        self,
+        parameters: int,
+        linear: Counter[Dims],
+        ends: Iterable[tuple[str, int]],
+        experts: int,
+        wide: int,
+        adapters: Counter[Dims],
+        stages: int = 1,
+    ) -> State:
+        """The state of so many parameters on one GPU: matrices of linear layers, tables, others."""
+        recipe, shape, left = self.recipe.alone, self.own, 0
+        trained: Counter[Dims] | None = adapters
+        if not experts:
+            recipe = replace(recipe, expert_parallel=1)
         if recipe.train == "full":
-            tensors, left = trained_tensors(shape, optimizer_of(recipe.optimizer))
-        return training_state(
-            shape.parameters,
+            optimizer = optimizer_of(recipe.optimizer)
+            trained, left = trained_tensors(shape, linear, ends, parameters, optimizer)
+        elif recipe.lora is not None and not adapters:
+            recipe, trained = replace(recipe, train="frozen", lora=None), None
+        elif recipe.train == "frozen":
+            trained = None
+        if stages > 1:  # of a whole model: its layers are taken to be spread evenly
+            recipe = replace(recipe, gpus=recipe.sharding.gpus * stages, pipeline_parallel=stages)
+        found = training_state(
+            parameters,
             recipe=recipe,
-            lora_parameters=adapters,
-            quantized_parameters=(
-                elements(matrices(shape)) - shape.fp32_parameters if recipe.base in BLOCKS else None
-            ),
+            lora_parameters=elements(adapters),
+            quantized_parameters=elements(linear) - wide if recipe.base in BLOCKS else None,
             adamw_parameters=left,
-            tensors=tensors,
+            tensors=trained,
             # Without experts apart, what frozen weights are rounded up to does not depend on them.
-            expert_parameters=0 if recipe.lora is not None else shape.routed_parameters,
-            fp32_parameters=shape.fp32_parameters,
+            expert_parameters=0 if recipe.expert_parallel == 1 and recipe.lora else experts,
+            fp32_parameters=wide,
         )
+        return replace(found, recipe=self.recipe.words)
+
+    def layer_states(self) -> list[int]:
+        """What each layer holds from step to step: embedding, blocks, head.
+
+        A pipeline has a table that is tied twice, with the first layer and with the last.
+        """
+        own, none = self.own, Counter[Dims]()
+        inside, of_head = adapter_tensors(own, self.recipe.lora)
+        twice = own.tied and self.recipe.pipeline_parallel > 1
+        table = [("head", own.vocabulary)] if twice else head_tables(own)
+        last = own.head_parameters + twice * own.vocabulary * own.width
+        states = {
+            kind: self._held_of(
+                kind.block_parameters,
+                matrices(replace(kind, layers=1)),
+                (),
+                kind.experts * kind.expert_parameters,
+                kind.fp32_router_parameters,
+                inside[kind],
+            ).total_bytes
+            for kind in own.kinds
+        }
+        first = self._held_of(own.embedding_parameters, none, tables(own), 0, 0, none)
+        end = self._held_of(last, none, table, 0, 0, of_head)
+        return [first.total_bytes, *(states[kind] for kind in own.blocks), end.total_bytes]
 
     def _adapter_tensors(self) -> Counter[Dims]:
-        inside, found = adapter_tensors(self.shape, self.recipe.lora)
-        for kind, number in self.shape.kinds.items():
+        inside, found = adapter_tensors(self.own, self.recipe.lora)
+        for kind, number in self.own.kinds.items():
             for dims, count in inside[kind].items():
                 found[dims] += number * count
         return found
@@ -193,7 +279,7 @@ class Training:
 
     def _weights_of_layers(self) -> list[int]:
         """Bytes of each layer's weights as they are gathered: embedding, blocks, head."""
-        shape, base = self.shape, self.recipe.base
+        shape, base = self.own, self.recipe.base
         stored = PRECISIONS[self.recipe.precision].weight if base is None else BASES[base]
         head = shape.head_parameters
         if shape.tied:

@@ -63,8 +63,8 @@ def local_bytes(at: Setting) -> int:
     """
     if at.shape.family != "gpt2":
         return unused_bytes(at)
-    rows = at.tokens * (at.lora is None) + at.sequence
-    return rows * at.shape.width * at.stream + unused_bytes(at)
+    rows = at.features * (at.lora is None) + at.sequence * at.shape.width
+    return rows * at.stream + unused_bytes(at)
 
 
 def first_input_bytes(at: Setting, kept: Activations) -> int:

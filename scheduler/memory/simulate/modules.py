@@ -6,6 +6,7 @@ there.
 
 from __future__ import annotations
 
+from scheduler.memory.simulate.collectives import enter, leave
 from scheduler.memory.simulate.kernels import (
     add,
     cast,
@@ -23,6 +24,9 @@ from scheduler.memory.simulate.setting import MLP, Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 from scheduler.memory.simulate.tokenwise import tiled
 
+_ROWS = ("o", "down")
+"""Layers that read features of which each GPU of tensor parallelism has some."""
+
 
 def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
     """Run the block's linear layer of this name, its adapter with it."""
@@ -31,7 +35,8 @@ def project(paper: Paper, at: Setting, x: Value, name: str) -> Value:
         ("q", "k", "v", "qkv"), at.shape.qkv_bias
     )
     result = dense(paper, at, x, inputs, outputs, of_attention.get(name, at.shape.mlp_bias))
-    return adapted(paper, at, result, x, name, inputs, outputs)
+    result = adapted(paper, at, result, x, name, inputs, outputs)
+    return leave(paper, at, result) if name in _ROWS else result
 
 
 def adapted(
@@ -109,6 +114,7 @@ def _mlp(paper: Paper, at: Setting, x: Value) -> Value:
 
     Gated with silu it keeps 4·e·T·f trained, 3·e·T·f frozen, beside x.
     """
+    x = enter(paper, at, x)
     if "gate_up" in linears(at.shape):
         gate, up = split(paper, project(paper, at, x, "gate_up"), 2)
         x = multiply(paper, up, activate(paper, at, gate))

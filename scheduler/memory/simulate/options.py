@@ -70,7 +70,7 @@ class Recorder(Paper):
     def save(self, *values: Value) -> Saved:
         """Save tensors, and note where the last ones are."""
         if self._noted is None:
-            self._saved.update(self._storages(values))
+            self._saved.update(self._storages([value.part or value for value in values]))
             self._stop, self._tiled_before = len(self._operations), self._tiled_time
         return super().save(*values)
 
@@ -165,5 +165,5 @@ def _seen(
 def look_inside(at: Setting, gpu: Gpu) -> Inside:
     """The operations of the shape's block, its backward left out."""
     paper = Recorder(gpu, flops_share=flops_share(at, gpu))
-    made = block(paper, at, paper.source(at.tokens * at.shape.width, at.stream))
+    made = block(paper, at, paper.source(at.features, at.stream))
     return paper.inside(made)

@@ -57,7 +57,7 @@ class Selective(Paper):
         self._results: dict[int, list[Value]] = {}
         # Weakly, as torch does: what a node saved that is gone is not made again for it.
         self._places: list[weakref.ref[_Later]] = []
-        self._found: dict[int, tuple[Value, ...]] = {}
+        self._found: dict[int, Saved] = {}
 
     def checkpoint(self, forward: Callable[[Paper, Value], Value], x: Value) -> Value:
         """Run the forward for the first time."""
@@ -80,7 +80,7 @@ class Selective(Paper):
                 self._stage = _Stage.BACKWARD
             self.again_peak = self.ledger.peak
             self.ledger.peak = max(before, self.again_peak)
-        return self._found.pop(place)
+        return self._found.pop(place).take()
 
     def run(
         self, op: str, reads: Sequence[Value], makes: Sequence[tuple[int, int]], flops: float = 0
@@ -114,7 +114,7 @@ class Selective(Paper):
             return later
         saved = super().save(*values)
         if self._places[self._saves]() is not None:
-            self._found[self._saves] = saved.take()
+            self._found[self._saves] = saved
         self._saves += 1
         if self._saves == len(self._places):
             raise _Stop

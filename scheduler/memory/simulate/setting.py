@@ -9,6 +9,7 @@ from functools import partial
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
+from scheduler.memory.simulate.divided import divided
 from scheduler.memory.state.sizes import DTYPES
 
 # Families whose modules join several linear layers in one.
@@ -38,6 +39,18 @@ class Setting:
 
     Attributes
     ----------
+    shape
+        What of it is on one GPU: see `divided`.
+    batch, sequence
+        Of the tokens that one GPU's attention has queries of.
+    tensor, context, expert
+        GPUs that share a layer's features, its tokens, its experts.
+    scattered
+        Between what is divided by features, the first of these divide the tokens.
+    runtime
+        Whose these are.
+    load
+        Rows that experts get, over those of an even load.
     stream
         Bytes of one element of the residual stream.
     compute
@@ -68,6 +81,12 @@ class Setting:
     padding_mask: bool
     cuda: bool
     experts: str
+    tensor: int = 1
+    scattered: bool = False
+    runtime: str = "torch"
+    context: int = 1
+    expert: int = 1
+    load: float = 1.0
     last: bool = False
     tiles: int = 0
     one_tiled: bool = False
@@ -80,6 +99,21 @@ class Setting:
     def tokens(self) -> int:
         """Tokens in the batch, T = B·S."""
         return self.batch * self.sequence
+
+    @property
+    def gathers_again(self) -> bool:
+        """Whether what is gathered from GPUs that divide tokens is not kept for the backward."""
+        return self.scattered and self.runtime == "megatron"
+
+    @property
+    def own_experts(self) -> int:
+        """Experts of a block that one GPU has."""
+        return self.shape.experts // self.expert
+
+    @property
+    def features(self) -> int:
+        """Elements of a block's input on one GPU."""
+        return self.tokens * self.shape.width // (self.tensor if self.scattered else 1)
 
     @property
     def logits(self) -> int:
@@ -105,7 +139,7 @@ class Setting:
         known. A norm in fp32 without a gradient for its weight saves nothing inside.
         """
         shape = self.shape
-        if self.autocast or shape.experts or shape.family not in _TILED:
+        if self.autocast or self.tensor > 1 or shape.experts or shape.family not in _TILED:
             return ()
         norms = shape.norm != "layer" and (self.stream == 2 or self.trained)
         norms = norms and not self.one_tiled
@@ -150,9 +184,9 @@ def setting(
     autocast, lora = recipe.compute == "autocast", recipe.lora
     size = 2 if autocast else DTYPES[recipe.compute]
     return Setting(
-        shape=shape,
+        shape=divided(shape, recipe),
         batch=check_count(Argument("batch"), batch, InvalidRecipe),
-        sequence=_sequence(shape, sequence),
+        sequence=_divided_sequence(_sequence(shape, sequence), recipe),
         stream=4 if autocast else size,
         compute=size,
         autocast=autocast,
@@ -164,6 +198,12 @@ def setting(
         cuda=recipe.device == "cuda",
         # Llama 4 has one way to run them, which is followed.
         experts="grouped" if shape.family == "llama4_text" else recipe.experts,
+        tensor=recipe.tensor_parallel,
+        scattered=recipe.sequence_parallel,
+        runtime=recipe.runtime,
+        context=recipe.context_parallel,
+        expert=recipe.expert_parallel,
+        load=recipe.load_factor,
     )
 
 
@@ -202,6 +242,23 @@ def _sequence(shape: Shape, asked: object) -> int:
             f"got {sequence}",
         )
     return sequence
+
+
+def _divided_sequence(sequence: int, recipe: Recipe) -> int:
+    """Tokens of a sequence that one GPU's attention has."""
+    # Each has two pieces, one from either end, so that a causal mask leaves all as much to do.
+    pieces = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1
+    parts = recipe.tensor_parallel if recipe.sequence_parallel else 1
+    if sequence % (pieces * parts):
+        names = [name for name, n in (("context", pieces), ("sequence", parts)) if n > 1]
+        raise InvalidRecipe(
+            Argument("sequence"),
+            f" must be a multiple of {pieces * parts}, so that ",
+            *[Argument(f"{name}_parallel") for name in names[:1]],
+            *[part for name in names[1:] for part in (" and ", Argument(f"{name}_parallel"))],
+            f" can divide it, got {sequence}",
+        )
+    return sequence // recipe.context_parallel
 
 
 def _check_formula(shape: Shape, recipe: Recipe) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attending.attend import attend, mix
+from scheduler.memory.simulate.collectives import enter
 from scheduler.memory.simulate.ends import classes, cross_entropy, masked
 from scheduler.memory.simulate.experts.mixtures import mixture
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
@@ -113,7 +114,7 @@ def run(paper: Paper, forward: Forward, at: Setting, *, scalar: bool = False) ->
 
     `scalar`: its output is the loss, which is live during the backward like the saved set.
     """
-    given = at.tokens * at.shape.width
+    given = at.features
     made = forward(paper, at, paper.source(given, at.stream))
     ledger = paper.ledger
     forward_peak, forward_time, with_output = ledger.peak, paper.seconds, ledger.live
@@ -171,7 +172,7 @@ def rehearse(forward: Forward, at: Setting, gpu: Gpu, *, scalar: bool = False) -
     """
     share = flops_share(at, gpu)
     dropping = Paper(gpu, keep=False, flops_share=share)
-    forward(dropping, at, dropping.source(at.tokens * at.shape.width, at.stream))
+    forward(dropping, at, dropping.source(at.features, at.stream))
     seen = replace(
         run(Paper(gpu, flops_share=share), forward, at, scalar=scalar),
         drop_peak=dropping.ledger.peak,
@@ -252,7 +253,7 @@ def head(paper: Paper, at: Setting, x: Value, loss: str = "hf") -> Value:
     """Run the last norm, the head and the loss; of a chunked loss what is not in chunks."""
     if at.shape.head != "causal":
         return _HEADS[at.shape.head](paper, at, x, loss)
-    x = norm(paper, at, x)
+    x = enter(paper, at, norm(paper, at, x))
     size = at.compute
     weight = None
     if at.autocast:

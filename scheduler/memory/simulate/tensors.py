@@ -73,13 +73,18 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A tensor: elements of `size` bytes, in a storage (None: not counted, as parameters are)."""
+    """A tensor: elements of `size` bytes, in a storage (None: not counted, as parameters are).
+
+    Where it has a `part`, that is saved in its place, and the whole made `again` of it.
+    """
 
     elements: int
     size: int
     storage: Storage | None = None
     node: Node | None = None
     slot: int = 0
+    part: Value | None = None
+    again: Callable[[Value], Value] | None = None
 
     @property
     def bytes(self) -> int:
@@ -94,14 +99,16 @@ class Value:
 class Saved:
     """Tensors that a node holds for its backward, which takes them once."""
 
-    __slots__ = ("__weakref__", "_values")
+    __slots__ = ("__weakref__", "_again", "_values")
 
-    def __init__(self, values: tuple[Value, ...]) -> None:
-        self._values = values
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._values = tuple((v.part or v).view() for v in values)
+        self._again = [v.again for v in values]
 
     def take(self) -> tuple[Value, ...]:
         """Give the tensors."""
-        return self._values
+        pairs = zip(self._values, self._again, strict=True)
+        return tuple(v if again is None else again(v) for v, again in pairs)
 
 
 class Paper:
@@ -124,8 +131,10 @@ class Paper:
 
     def __init__(self, gpu: Gpu, *, keep: bool = True, flops_share: float = 1.0) -> None:
         self.ledger, self.outside = Ledger(), Ledger()
+        self.gpu = gpu
         self._flops = gpu.sustained_flops * flops_share
         self._bandwidth = gpu.sustained_bandwidth
+        self._sending = 0.0
         self._keep = keep
         self._made = 0
         self._handed: list[Value] = []
@@ -196,6 +205,23 @@ class Paper:
         self.spend(sum(value.bytes for value in (*reads, *made)), flops)
         return made
 
+    def send(
+        self,
+        op: str,
+        reads: Sequence[Value],
+        makes: Sequence[tuple[int, int]],
+        sent: float,
+        flops: float = 0,
+        *,
+        far: bool,
+    ) -> list[Value]:
+        """Run a kernel while this GPU sends so many bytes to others, `far` outside its machine."""
+        self._sending = sent / self.gpu.sustained_link(far=far)
+        try:
+            return self.run(op, reads, makes, flops)
+        finally:
+            self._sending = 0.0
+
     def change(self, op: str, value: Value, *reads: Value) -> None:
         """Run a kernel that changes a tensor in place: it is read and written."""
         if value.storage is not None:
@@ -204,7 +230,7 @@ class Paper:
 
     def spend(self, moved: int, flops: float = 0) -> None:
         """Take the time of a kernel that makes nothing new."""
-        seconds = max(flops / self._flops, moved / self._bandwidth)
+        seconds = max(flops / self._flops, moved / self._bandwidth, self._sending)
         self.seconds += seconds
         self._late += seconds if flops else 0.0
 
@@ -227,7 +253,7 @@ class Paper:
         if self._noted is not None:
             return Saved(())
         self.saved_at, self._late = self.seconds, 0.0
-        return Saved(tuple(v.view() for v in values) if self._keep else ())
+        return Saved(values if self._keep else ())
 
     def record(
         self,

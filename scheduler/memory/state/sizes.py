@@ -76,7 +76,9 @@ class Sharding:
     gpus: int
     tensor: int
     pipeline: int
+    context: int
     expert: int
+    sequence: bool
 
     @property
     def data(self) -> int:
@@ -104,10 +106,12 @@ class Sharding:
         parts = [f"ZeRO-{self.stage} over {group}"] if self.stage else []
         if not self.stage and self.data > 1:
             parts.append(f"data parallel over {group}")
-        degrees = {"tensor": self.tensor, "pipeline": self.pipeline, "expert": self.expert}
+        degrees = {"tensor": self.tensor, "pipeline": self.pipeline}
+        degrees |= {"context": self.context, "expert": self.expert}
         for name, degree in degrees.items():
             if degree > 1:
-                parts.append(f"{name} parallel {degree}")
+                both = " and sequence" * (name == "tensor" and self.sequence)
+                parts.append(f"{name}{both} parallel {degree}")
         return ", ".join(parts)
 
 
@@ -124,26 +128,31 @@ def check_stage(argument: Argument, value: object) -> int | str:
 def resolve_sharding(
     zero: int | str,
     gpus: int | None,
+    sequence: bool,
     *,
     tensor: int,
     pipeline: int,
-    sequence: int,
     context: int,
     expert: int,
 ) -> Sharding:
     """Who holds what under these degrees, each of them checked before; here, how they fit."""
-    if sequence not in (1, tensor):
+    if sequence and tensor == 1:
         raise InvalidRecipe(
             Argument("sequence_parallel"),
-            f" must be 1 or tensor_parallel, {tensor}, whose GPUs it uses, got {sequence}; "
-            "context_parallel splits sequences over other GPUs",
+            " divides tokens over the GPUs of ",
+            Argument("tensor_parallel"),
+            ", which is 1; give it too, or ",
+            Argument("context_parallel"),
+            " in its place, which has GPUs of its own",
         )
     # Expert groups are made of the GPUs that data and context parallelism have.
     model = tensor * pipeline
     total = model * lcm(context, expert) if gpus is None else gpus
     for name, group in (("context_parallel", context), ("expert_parallel", expert)):
         if total % (model * group):
-            product = f"tensor_parallel·pipeline_parallel·{name} = {tensor}·{pipeline}·{group}"
-            raise InvalidRecipe(Argument("gpus"), f" must be a multiple of {product}, got {total}")
+            product: list[str | Argument] = [Argument("tensor_parallel"), "·"]
+            product += [Argument("pipeline_parallel"), "·", Argument(name)]
+            said = f" = {tensor}·{pipeline}·{group}, got {total}"
+            raise InvalidRecipe(Argument("gpus"), " must be a multiple of ", *product, said)
     stage = 3 if isinstance(zero, str) else zero
-    return Sharding(stage, total, tensor, pipeline, expert)
+    return Sharding(stage, total, tensor, pipeline, context, expert, sequence)

@@ -109,9 +109,9 @@ def training_state(
     ZeRO over N GPUs divides what its stage covers: P(2/[3: N] + 2/[2, 3: N] + 12/[1 to 3: N]).
     Tensor and pipeline parallelism over t and p GPUs leave P/(t·p) parameters on each, and
     N = gpus/(t·p); experts are divided once more by expert parallelism e, and then over N/e.
-    Sequence and context parallelism split activations only: their GPUs hold the same weights and
-    belong to N. An even split is assumed; norms that tensor parallelism copies (below 0.1% of a
-    model) and a first stage fuller by its embedding are not.
+    Sequence and context parallelism divide activations only: GPUs of the second hold the same
+    weights and belong to N. An even split is assumed; norms that tensor parallelism copies (below
+    0.1% of a model) and a first stage fuller by its embedding are not.
 
     Parameters are counted in whole ones, rounded up on each GPU; so is each part, in bytes.
 
@@ -201,20 +201,13 @@ def training_state(
     sharded = sharding.stage >= 1
     master = own.master * sharding.share(trained, trained_experts, sharded)
     master += lora.master * sharding.share(adapters, 0, sharded)
-    # What changes the sum, the recipe names.
-    said = (
-        recipe.optimizer,
-        recipe.precision,
-        f"{summed} gradients" if summed else "",
-        str(sharding),
-    )
     return State(
         weights_bytes=weights,
         gradients_bytes=gradients,
         master_bytes=master,
         moments_bytes=_moments(optimizer, shapes, groups, fallback, sharding),
         adapters_bytes=lora.weight * sharding.share(adapters, 0, sharding.stage >= 3),
-        recipe=", ".join(filter(None, said)),
+        recipe=recipe.words,
     )
 
 

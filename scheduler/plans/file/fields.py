@@ -25,6 +25,8 @@ KIND = FileKind(
         "or read it with ComputeCosts.load",
         "plans-by-length": "this file holds plans by length; read it with PlansByLength.load, or "
         "take one plan out: checkpoint-scheduler export FILE --to json --length N",
+        "pipeline-plan": "this file holds the plan of a pipeline; read it with "
+        "scheduler.pipeline.PipelinePlan.load",
     },
 )
 
@@ -206,7 +208,9 @@ def _layers(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _one_of(*choices: str) -> Value:
+def one_of(*choices: str) -> Value:
+    """One of these words."""
+
     def check(key: str, value: object) -> str:
         if not isinstance(value, str) or value not in choices:
             raise InvalidPlan(f"{key!r} must be {_either(choices)}, got {shown(value)}")
@@ -233,11 +237,11 @@ def _list_of(what: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 _STRING = {"type": "string"}
-_SIZE = Value(_size, {"type": "integer", "minimum": 0})
-_TIME = Value(_time, {"type": "number", "minimum": 0})
-_LINE = Value(_text, _STRING)
+SIZE = Value(_size, {"type": "integer", "minimum": 0})
+TIME = Value(_time, {"type": "number", "minimum": 0})
+LINE = Value(_text, _STRING)
 _NAMES = Value(_layers, _list_of({**_STRING, "minLength": 1}, uniqueItems=True))
-_HEX = Value(_digest, {**_STRING, "pattern": "^[0-9a-fA-F]{64}$"})
+HEX = Value(_digest, {**_STRING, "pattern": "^[0-9a-fA-F]{64}$"})
 _CALLS = _list_of({"$ref": "#/$defs/call"}, uniqueItems=True)
 _TILES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
 _TILED = {"type": "object", "additionalProperties": _list_of({**_STRING, "minLength": 1})}
@@ -258,32 +262,38 @@ FIELDS = (
     ),
     PlanField(
         "budget_bytes",
-        _or_null(_SIZE),
+        _or_null(SIZE),
         "Memory that was asked for, reserved_bytes included; null: none was.",
     ),
-    PlanField("reserved_bytes", _SIZE, "Came off the budget before solving.", needed=False),
-    PlanField("peak_bytes", _SIZE, "Most bytes live at once, without reserved ones."),
-    PlanField("time", _TIME, "Of one training step, in time_unit."),
-    PlanField("keep_all_peak_bytes", _SIZE, "The same of recomputing nothing."),
-    PlanField("keep_all_time", _TIME, "The same of recomputing nothing."),
-    PlanField("time_unit", _LINE, "Of every time, such as ms."),
-    PlanField("method", _LINE, "What made the plan."),
+    PlanField("reserved_bytes", SIZE, "Came off the budget before solving.", needed=False),
+    PlanField("peak_bytes", SIZE, "Most bytes live at once, without reserved ones."),
+    PlanField("time", TIME, "Of one training step, in time_unit."),
+    PlanField("keep_all_peak_bytes", SIZE, "The same of recomputing nothing."),
+    PlanField("keep_all_time", TIME, "The same of recomputing nothing."),
+    PlanField("time_unit", LINE, "Of every time, such as ms."),
+    PlanField("method", LINE, "What made the plan."),
     PlanField(
         "status",
-        _one_of("optimal", "feasible"),
+        one_of("optimal", "feasible"),
         "optimal: no plan of its class within the budget is faster.",
     ),
-    PlanField("lower_bound_time", _TIME, "No plan of its class within the budget takes less."),
-    PlanField("costs_sha256", _HEX, "Digest of the costs that the plan was made for."),
+    PlanField("lower_bound_time", TIME, "No plan of its class within the budget takes less."),
+    PlanField("costs_sha256", HEX, "Digest of the costs that the plan was made for."),
     PlanField(
         "proven_bytes",
-        _SIZE,
+        SIZE,
         "Within so many, without reserved ones, lower_bound_time was proven.",
         needed=False,
     ),
-    PlanField("measured_peak_bytes", _SIZE, "What a run of the plan measured.", needed=False),
-    PlanField("class", _one_of("persistent"), _CLASS, _CHAIN, needed=False),
-    PlanField("class", _one_of("forward", "staged", "any"), _CLASS, _GRAPH),
+    PlanField(
+        "costs",
+        _unchecked({"type": "object"}),  # `Plan` reads them, and holds them to costs_sha256
+        "These costs, as a file of costs has them.",
+        needed=False,
+    ),
+    PlanField("measured_peak_bytes", SIZE, "What a run of the plan measured.", needed=False),
+    PlanField("class", one_of("persistent"), _CLASS, _CHAIN, needed=False),
+    PlanField("class", one_of("forward", "staged", "any"), _CLASS, _GRAPH),
     PlanField(
         "policies",
         _unchecked(_POLICIES),  # `Plan` checks them beside its items
@@ -307,7 +317,7 @@ FIELDS = (
     ),
     PlanField(
         "gap",
-        _or_null(_TIME),  # JSON has no infinity, which a gap above a bound of zero is
+        _or_null(TIME),  # JSON has no infinity, which a gap above a bound of zero is
         "Of a graph: how far the time is above the bound at most, as a share; null: infinitely.",
         _GRAPH,
         needed=False,

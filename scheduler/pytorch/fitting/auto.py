@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from scheduler.common.errors import InvalidBudget, SchedulerError, UnsupportedModel
-from scheduler.common.text import format_bytes
+from scheduler.common.text import format_bytes, shown
 from scheduler.common.units import check_unit, parse_bytes, resolve_budget
 from scheduler.costs.costgraph import CostGraph
 from scheduler.memory.fitting.facts import FRAGMENTATION, default_margin
@@ -24,8 +24,13 @@ from scheduler.plans.plan import Plan
 from scheduler.pytorch.checkpointing.apply import Handle
 from scheduler.pytorch.checkpointing.coverage import Coverage
 from scheduler.pytorch.fitting.choice import Choice, Request
-from scheduler.pytorch.fitting.held import held_state, named_moments, trained_bytes
-from scheduler.pytorch.fitting.watch import Watch
+from scheduler.pytorch.fitting.held import (
+    held_state,
+    named_moments,
+    trained_bytes,
+    without_gradient,
+)
+from scheduler.pytorch.fitting.watch import watched
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.model.fake import is_fake
 from scheduler.pytorch.model.settings import switch_off_checkpointing, switch_to_training
@@ -57,7 +62,7 @@ class AutoHandle:
     choice: Choice
     _handle: Handle = field(repr=False)
     _switched_off: list[tuple[nn.Module, str]] = field(repr=False)
-    _watch: RemovableHandle | None = field(default=None, repr=False)
+    _watch: list[RemovableHandle] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, choice: Choice, model: nn.Module, blocks: str | Iterable[str]) -> AutoHandle:
@@ -81,9 +86,9 @@ class AutoHandle:
 
     def unwatched(self) -> AutoHandle:
         """The same, where somebody else sees to modes and to larger batches."""
-        if self._watch is not None:
-            self._watch.remove()
-        self._watch = None
+        for hook in self._watch:
+            hook.remove()
+        self._watch.clear()
         return self
 
     def report(self) -> Coverage:
@@ -130,7 +135,8 @@ def auto_checkpoint(
         handle.remove()
 
     It is planned in train mode, whatever mode the model is in. A step with gradients in another
-    mode, or with a larger batch, may need more memory than planned, which a warning says once.
+    mode, with a larger batch, or of parameters that have no gradient in this step, may need more
+    memory than planned, which a warning says once.
 
     Set aside are the parameters and buffers (which are there already), the optimizer's state, the
     gradients where they are accumulated, DistributedDataParallel's buckets, and a margin.
@@ -150,7 +156,8 @@ def auto_checkpoint(
     gradient_accumulation
         Gradients of one backward are still there in the next.
     options
-        Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs.
+        Let blocks be kept in part, where they can be: not in compiled blocks, nor in graphs, nor
+        where these are seen to run other operations in each call.
     tiles
         As for `profile`: let the head with its loss, and MLPs, run in tiles; gradients are then the
         model's to rounding.
@@ -165,7 +172,7 @@ def auto_checkpoint(
         without the plan, which needs the memory to keep everything. False: neither.
     fake, gpu
         As for `profile`. Default: fake tensors, which take no memory, and whose times are
-        estimated; real ones where these cannot run the model.
+        estimated; real ones where these cannot run the model, or it is seen to run otherwise.
     time_limit
         Seconds that the plan of a model that is no chain may take.
     quiet
@@ -189,12 +196,15 @@ def auto_checkpoint(
     """
     whole, model = model, bare(model)
     check_loss(loss_fn)
+    if not (isinstance(verify, bool) or verify == "values"):
+        raise UnsupportedModel(f'verify must be True, False or "values", got {shown(verify)}')
     device = device_of(model, inputs)
     blocks = blocks if isinstance(blocks, str) else list(blocks)
     asked = _budget(budget_gb, budget, device)
     state, update = held_state(model, optimizer, sums=gradient_accumulation)
     switched_off = switch_off_checkpointing(model)
     modes = switch_to_training(model)
+    found: AutoHandle | None = None
     try:
         ways = _Ways(blocks, options, tiles, fake, gpu)
         costs, estimated, notes = _profiled(model, inputs, loss_fn, ways)
@@ -213,13 +223,20 @@ def auto_checkpoint(
         check_unit("margin", None, margin, aside, everything)
         trained = trained_bytes(model)
         counted = sum(layer.gradient_bytes for layer in costs.layers)
-        if state.moments_bytes and (idle := trained - counted) > trained // _FEW:
+        idle: set[str] = set()
+        if counted < trained:
+            scalar_of = _scalar_of(costs.edges is None, loss_fn)
+            idle = without_gradient(model, inputs, scalar_of, fake=estimated)
+            if trained_bytes(model, idle) < counted:  # some get one that no graph shows
+                idle = set()
+            state, update = held_state(model, optimizer, sums=gradient_accumulation, idle=idle)
+        made = trained_bytes(model, idle)
+        if state.moments_bytes and trained - made > trained // _FEW:
             notes.append(
-                f"parameters of {format_bytes(idle)} have no gradient in this step, and what the "
-                "optimizer holds of them once they have is set aside; freeze those that never "
-                "will (requires_grad_(False))"
+                f"parameters of {format_bytes(trained - made)} have no gradient in this step, and "
+                "nothing is set aside for what the optimizer would hold of them"
             )
-        if gradient_accumulation and counted == trained:
+        if gradient_accumulation and counted == made:
             # The sums are set aside: what a backward makes passes until it is added to them.
             layers = tuple(with_gradient(each, 0, each.gradient_bytes) for each in costs.layers)
             costs = replace(costs, layers=layers)
@@ -229,15 +246,25 @@ def auto_checkpoint(
             state,
             trained if _has_buckets(whole) else 0,
             aside,
-            unique_bytes(inputs) + update + (0 if gradient_accumulation else trained),
-            _smaller_moments(model, state.moments_bytes),
+            unique_bytes(inputs) + update + (0 if gradient_accumulation else made),
+            _smaller_moments(model, state.moments_bytes, idle),
             time_limit,
             margin is None,
         )
         check = _Step(model, inputs, loss_fn, blocks, verify)
-        choice, handle = check.chosen(request, estimated, tuple(notes))
-        watch = model.register_forward_pre_hook(Watch(model, inputs), with_kwargs=True)
-        found = AutoHandle(choice, handle, switched_off, watch)
+        try:
+            choice, handle = check.chosen(request, estimated, tuple(notes))
+            found = AutoHandle(choice, handle, switched_off, watched(model, inputs, idle))
+        except UnsupportedModel:
+            # What runs may depend on values, which fake tensors have not, or change by the call.
+            if estimated and fake is None and not is_fake(model):
+                fake = False
+            elif options:
+                options = False
+            else:
+                raise
+            for module, flag in switched_off:
+                setattr(module, flag, True)
     except BaseException:
         for module, flag in switched_off:
             setattr(module, flag, True)
@@ -245,8 +272,27 @@ def auto_checkpoint(
     finally:
         for part, mode in modes:
             part.training = mode
+    if found is None:
+        return auto_checkpoint(
+            whole,
+            inputs,
+            loss_fn,
+            budget_gb=budget_gb,
+            budget=budget,
+            optimizer=optimizer,
+            gradient_accumulation=gradient_accumulation,
+            options=options,
+            tiles=tiles,
+            margin=margin,
+            verify=verify,
+            blocks=blocks,
+            fake=fake,
+            gpu=gpu,
+            time_limit=time_limit,
+            quiet=quiet,
+        )
     if not quiet and not is_another_rank():
-        print(wrapped(choice.paragraph()))
+        print(wrapped(found.choice.paragraph()))
     return found
 
 
@@ -269,8 +315,13 @@ class _Step:
             choice = self._compared(choice)
         if self.verify is not True:
             return choice, apply(choice.plan, self.model, self.blocks)
-        with apply(choice.plan, self.model, self.blocks):
-            found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        try:
+            with apply(choice.plan, self.model, self.blocks):
+                found = measure(self.model, self.inputs, self._loss_of(choice.plan), self.blocks)
+        except (SchedulerError, torch.cuda.OutOfMemoryError):
+            raise
+        except Exception as error:  # fake tensors are less strict, of a dtype for instance
+            raise _no_step(self.model, error) from error
         _check_forwards(choice.plan, found.forwards)
         above = found.peak_bytes - request.budget_bytes + request.reserved_bytes
         above -= request.state.gradients_bytes  # set aside, and made by a step from empty gradients
@@ -290,8 +341,7 @@ class _Step:
         return self.chosen(more, estimated, notes, again=True)
 
     def _loss_of(self, plan: Plan) -> Loss | None:
-        """What makes a scalar of the output, which may be one where the model is no chain."""
-        return self.loss_fn if plan.kind == "chain" else self.loss_fn or _own_loss
+        return _scalar_of(plan.kind == "chain", self.loss_fn)
 
     def _compared(self, choice: Choice) -> Choice:
         found = compare_steps(
@@ -302,13 +352,19 @@ class _Step:
         return replace(choice, found=found)
 
 
+def _scalar_of(chain: bool, loss_fn: Loss | None) -> Loss | None:
+    """What makes a scalar of the output, which may be one where the model is no chain."""
+    return loss_fn if chain else loss_fn or _own_loss
+
+
 def _own_loss(output: Any) -> Any:
     return output if isinstance(output, torch.Tensor) else loss_of(output, None)
 
 
 def _check_forwards(plan: Plan, forwards: dict[str, int]) -> None:
     for name, planned in plan.forwards.items():
-        if forwards.get(name, planned) != planned:
+        # Fewer are none that a backward needed: the peak, which is measured, tells any other case.
+        if forwards.get(name, planned) > planned:
             raise UnsupportedModel(
                 f"the forward of {name!r} runs {forwards[name]} times in a step, where the plan "
                 f"has {planned}, so it is not applied; scheduler.pytorch.verify tells more"
@@ -351,6 +407,8 @@ def _profiled(
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:  # what the next way may do
+                if isinstance(error, SchedulerError) and not isinstance(error, UnsupportedModel):
+                    raise  # of a setting
                 refusals.append(error)
                 continue
             left_out = asked.options and not with_options
@@ -358,11 +416,16 @@ def _profiled(
     refusal = refusals[-1]
     if isinstance(refusal, SchedulerError):
         raise refusal
-    raise UnsupportedModel(
+    raise _no_step(model, refusal) from refusal
+
+
+def _no_step(model: nn.Module, error: Exception) -> UnsupportedModel:
+    """What there is to say of a step that a model does not run."""
+    return UnsupportedModel(
         f"{type(model).__name__} does not run a step on this batch "
-        f"({type(refusal).__name__}: {refusal}); give what the model is called with in training, "
+        f"({type(error).__name__}: {error}); give what the model is called with in training, "
         "as a tensor, a tuple of arguments or a dict of keyword arguments, and loss_fn"
-    ) from refusal
+    )
 
 
 def _mode_notes(model: nn.Module, modes: list[tuple[nn.Module, bool]]) -> list[str]:
@@ -416,8 +479,8 @@ def _margin(margin: object, budget: int, device: torch.device) -> int:
     return max(default_margin(budget), others + share)
 
 
-def _smaller_moments(model: nn.Module, moments: int) -> int | None:
-    return named_moments(model, "adam-8bit") if moments else None
+def _smaller_moments(model: nn.Module, moments: int, idle: set[str]) -> int | None:
+    return named_moments(model, "adam-8bit", idle) if moments else None
 
 
 def _has_buckets(model: nn.Module) -> bool:

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from scheduler.pytorch.model.step import arguments_of
 from scheduler.pytorch.observe.dispatch import tensors_of
+
+
+def watched(model: nn.Module, inputs: Any, idle: Collection[str]) -> list[RemovableHandle]:
+    """Warn of steps that are not as planned, in which `idle` parameters have no gradient."""
+    told: list[str] = []
+
+    def given(name: str, parameter: torch.Tensor) -> None:
+        if not told:
+            told.append(name)
+            warnings.warn(
+                f"{name!r} of {type(model).__name__} has a gradient, which it has not in the step "
+                "that was planned, so that what the optimizer holds of it may be above the "
+                "budget; call auto_checkpoint with a batch that trains every parameter",
+                stacklevel=2,
+            )
+
+    named = dict(model.named_parameters())
+    return [
+        model.register_forward_pre_hook(Watch(model, inputs), with_kwargs=True),
+        # Between steps gradients are None, so that a forward sees none.
+        *(named[n].register_post_accumulate_grad_hook(partial(given, n)) for n in sorted(idle)),
+    ]
 
 
 class Watch:
@@ -50,7 +75,7 @@ class Watch:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         for name, size in _sizes(model, args, kwargs).items() if self._sizes else ():
-            if size > (planned := self._sizes.get(name, size)):
+            if size > (planned := self._sizes.get(name, 0)):
                 return (
                     f"{name!r} of this step has {size:,} elements, and the plan of "
                     f"{type(model).__name__} was made for {planned:,}, so that the step may need "

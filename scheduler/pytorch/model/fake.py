@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from scheduler.common.errors import UnsupportedModel
@@ -34,7 +35,7 @@ def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
     """
     mode, twin, copies = _fake_copy(model, inputs)
     try:
-        with mode, _unpacked_sequences():
+        with mode, _transformers_masks():
             yield twin, copies
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -44,23 +45,61 @@ def faked(model: nn.Module, inputs: Any) -> Iterator[tuple[nn.Module, Any]]:
 
 
 @contextmanager
-def _unpacked_sequences() -> Iterator[None]:
-    """Let transformers take each row of a batch for one sequence.
+def _transformers_masks() -> Iterator[None]:
+    """Let transformers make the masks that it makes of real tensors, where these are sure to be so.
 
-    On real tensors it looks at the positions and skips the attention mask where a row holds one
-    sequence. It cannot look at fake ones and would make a mask of S x S that is not there in truth.
+    It takes each row of a batch for one sequence: it looks at the positions of real ones, and makes
+    no mask where a row holds one. And a mask of ones that a model makes itself, not being given
+    one, is none: of what is given values are not known, and another batch may have padding.
     """
     masking = sys.modules.get("transformers.masking_utils")
-    name = "find_packed_sequence_indices"
-    before = getattr(masking, name, None)
-    if masking is None or before is None:
+    if masking is None:
         yield
         return
-    setattr(masking, name, lambda position_ids: None)
-    try:
+    tracing, all_of = getattr(masking, "is_tracing", None), getattr(masking, "fast_all", None)
+    patches: dict[str, Any] = {"find_packed_sequence_indices": lambda position_ids: None}
+    if tracing is not None and all_of is not None:
+        patches["is_tracing"] = lambda tensor=None: not _Ones.are(tensor) and tracing(tensor)
+        patches["fast_all"] = lambda tensor: _Ones.are(tensor) or all_of(tensor)
+    with ExitStack() as stack:
+        for name, value in patches.items():
+            if hasattr(masking, name):
+                stack.callback(setattr, masking, name, getattr(masking, name))
+                setattr(masking, name, value)
+        stack.enter_context(_Ones())
         yield
-    finally:
-        setattr(masking, name, before)
+
+
+class _Ones(TorchFunctionMode):
+    """Knows tensors that are made of ones, and what is made of them that has no other values."""
+
+    _MADE = (torch.ones, torch.ones_like, torch.Tensor.new_ones)
+    _SAME = frozenset(
+        getattr(torch.Tensor, name)
+        for name in (
+            *("to", "bool", "int", "long", "float", "type", "__getitem__", "expand", "view"),
+            *("reshape", "unsqueeze", "squeeze", "contiguous", "clone", "detach"),
+        )
+    )
+
+    @staticmethod
+    def are(value: object) -> bool:
+        """Whether a tensor is known to be ones."""
+        return isinstance(value, torch.Tensor) and "_all_ones" in vars(value)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        ones = bool(args) and self.are(args[0])
+        if ones and func in (torch.Tensor.all, torch.all):
+            return True
+        result = func(*args, **(kwargs or {}))
+        if func in self._MADE or (ones and func in self._SAME):
+            if isinstance(result, torch.Tensor):
+                result._all_ones = True  # type: ignore[attr-defined]
+        elif ones and (result is args[0] or func is torch.Tensor.__setitem__):
+            del args[0]._all_ones  # it was changed
+        return result
 
 
 def _fake_copy(model: nn.Module, inputs: Any) -> tuple[FakeTensorMode, nn.Module, Any]:

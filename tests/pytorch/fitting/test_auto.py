@@ -214,12 +214,52 @@ def test_a_model_that_is_no_chain() -> None:
         auto_checkpoint(model, x, budget="150KB", **FAST)
 
 
-def test_what_has_no_gradient_is_said() -> None:
+class Routed(Buffered):
+    """A stack with experts, of which a step takes one, and a module that nothing calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.idle = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.experts[int(x.sum() > 0)](x))
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_what_has_no_gradient_is_said(fake: bool) -> None:
+    """No moments are set aside of it, and none are made; a step in which it has one is told."""
     model, words = gpt2(), "of 17.00 KiB have no gradient in this step"
-    for found in (False, True):
-        with auto_checkpoint(model, BATCH, budget_gb=1, verify=False, **FAST) as handle:
-            assert (words in handle.choice.paragraph()) == found
-        model.idle = nn.Linear(16, 256)
+    asked: dict[str, Any] = {**FAST, "verify": False, "budget_gb": 1, "fake": fake}
+    with auto_checkpoint(model, BATCH, **asked) as handle:
+        before = handle.choice.request
+        assert words not in handle.choice.paragraph()
+    model.idle = nn.Linear(16, 256)
+    made = torch.optim.AdamW(model.parameters(), foreach=False)
+    for optimizer in ("adamw", made):
+        with auto_checkpoint(model, BATCH, optimizer=optimizer, **asked) as handle:
+            assert words in handle.choice.paragraph()
+            counters = 4 * len([*gpt2().parameters()]) if optimizer is made else 0
+            found = handle.choice.request.state.moments_bytes - before.state.moments_bytes
+            assert found == counters
+            with pytest.warns(UserWarning, match=r"^'idle.bias' of GPT2LMHeadModel has a gradient"):
+                model.idle.bias.sum().backward()
+            model.idle.weight.sum().backward()  # once
+        model.idle.bias.sum().backward()
+
+
+def test_what_may_have_a_gradient_in_another_step_is_set_aside() -> None:
+    model, x = Routed(), torch.ones(4, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    with auto_checkpoint(
+        model, x, lambda y: y, budget="1MB", optimizer=optimizer, **FAST
+    ) as handle:
+        for each in (x, -x):
+            model.zero_grad()
+            model(each).backward()
+            optimizer.step()
+    held = unique_bytes([[*state.values()] for state in optimizer.state.values()])
+    assert held == handle.choice.request.state.moments_bytes
 
 
 def test_its_own_checkpointing_is_off_meanwhile() -> None:
@@ -260,6 +300,14 @@ def test_what_is_wrong_is_said() -> None:
         auto_checkpoint(Buffered(), {"input_id": TOKENS}, budget_gb=1)
     with pytest.raises(UnsupportedModel, match=r"does not run a step on this batch .*shapes"):
         auto_checkpoint(Buffered(), torch.randn(4, 63), lambda y: y, budget_gb=1)
+    whole = torch.ones(4, 64, dtype=torch.long)  # which fake tensors take
+    with pytest.raises(UnsupportedModel, match=r"does not run a step on this batch .*dtype"):
+        auto_checkpoint(Buffered(), whole, lambda y: y, budget="1GB")
+    wrong: Any = "value"
+    with pytest.raises(UnsupportedModel, match=r"verify must be True, False or .*'value'"):
+        auto_checkpoint(model, BATCH, budget_gb=1, verify=wrong)
+    with pytest.raises(ValueError, match="gpu must be one of"):
+        auto_checkpoint(model, BATCH, budget_gb=1, gpu="h1000")
     other = torch.optim.AdamW(gpt2().parameters())
     with pytest.raises(UnsupportedModel, match="of other parameters: it has none of this GPT2"):
         auto_checkpoint(model, BATCH, budget_gb=1, optimizer=other)
@@ -293,6 +341,28 @@ def test_what_is_measured_above_the_plan_goes_into_the_margin(
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
+def test_a_step_that_is_another_is_profiled_on_real_tensors_and_without_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = count()
+
+    def unlike(*given: Any) -> Measurement:
+        if next(calls) < 2:
+            raise UnsupportedModel("block 'transformer.h.0' runs aten.mul.Tensor 5 times")
+        return measure(*given)
+
+    monkeypatch.setattr(auto, "measure", unlike)
+    model = gpt2()
+    model.activation_checkpointing_enable()
+    asked: dict[str, Any] = FAST | {"fake": None, "options": True}
+    with auto_checkpoint(model, BATCH, budget="1900KB", **asked) as handle:
+        assert not handle.plan.policies
+        assert "times measured" in handle.choice.paragraph()
+        assert "own gradient checkpointing was switched off" in handle.choice.paragraph()
+    assert next(calls) == 3
+    assert model.is_activation_checkpointing
+
+
 def test_what_is_no_batch_and_no_loss() -> None:
     model, beyond = gpt2(), torch.cat([TOKENS, TOKENS], 1)
     for tokens in (TOKENS + 600, beyond):
@@ -322,6 +392,8 @@ def test_mode_and_size_of_a_step() -> None:
     larger = torch.cat([TOKENS, TOKENS])
     with torch.no_grad():
         copied(larger)
+    with pytest.warns(UserWarning, match=r"^'attention_mask' of .* 128 .* was made for 0"):
+        copy.deepcopy(model)(**BATCH, attention_mask=TOKENS > 0)
     with pytest.warns(UserWarning, match=r"^'input_ids' of this step has 256 elements"):
         copied(larger, labels=larger)
     copied(larger, labels=larger)

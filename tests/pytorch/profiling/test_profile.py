@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import RemBertConfig, RemBertForCausalLM
 
 from scheduler import CostGraph, LayerCost, solve
 from scheduler.pytorch import Roofline, apply, measure, profile
@@ -222,6 +223,24 @@ def test_times(name: str) -> None:
         assert 0 <= layer.recompute_time <= layer.forward_time
         assert layer.forward_time > 0
         assert layer.backward_time > 0
+
+
+def test_a_mask_of_ones_is_none_where_no_other_can_be_given() -> None:
+    """What a batch has may be padded in the next, and is planned so; a model's own ones are not."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = RemBertConfig(
+        **sizes, vocab_size=64, num_attention_heads=2, input_embedding_size=8, bos_token_id=0
+    )
+    model = RemBertForCausalLM(config).train()
+    tokens = torch.ones(2, 32, dtype=torch.long)
+    ones, padded = tokens.clone(), tokens.clone()
+    padded[1, 30:] = 0
+    batch = {"input_ids": tokens, "labels": tokens}
+    found = bytes_of(profile(model, batch, fake=True))
+    assert found == bytes_of(profile(model, batch))
+    given = bytes_of(profile(model, {**batch, "attention_mask": ones}, fake=True))
+    assert found != given == bytes_of(profile(model, {**batch, "attention_mask": padded}))
 
 
 def test_fake_times_come_from_the_roofline() -> None:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 from scheduler import InfeasibleBudget, Plan, frontier
 from scheduler.common.errors import UnsupportedModel
 from scheduler.pytorch import apply, auto_checkpoint, measure, profile
+from scheduler.pytorch.model.settings import no_skips
 from scheduler.pytorch.model.step import call_model, loss_of
 from scheduler.pytorch.observe.dispatch import tensors_of
 from scheduler.pytorch.observe.tracker import MemoryTracker
@@ -195,12 +196,12 @@ def check_auto(make: Callable[[], Made]) -> Result:
     The budget is half-way between the smallest without options and what loses nothing, with what it
     sets aside as its margin on top. Everything in memory counts: weights, moments, gradients.
     """
-    plain = Step.run(make())
-    made = make()
+    first, made = make(), make()
+    plain = Step.run(first)
+    before = _attached(first.model)  # with the hooks that a model puts on itself in a step
     optimizer = torch.optim.AdamW(made.model.parameters())
     asked: dict[str, Any] = {"optimizer": optimizer, "time_limit": SECONDS, "quiet": True}
     given: tuple[Any, ...] = made.model, made.batch, made.loss_fn
-    before = _attached(made.model)
     try:
         bounds: dict[str, Any] = {"margin": 0, "options": False, "verify": False}
         with auto_checkpoint(*given, budget_gb=1000, **(asked | bounds)) as handle:
@@ -230,10 +231,10 @@ def check_auto(make: Callable[[], Made]) -> Result:
 
 
 def _trained(made: Made, optimizer: torch.optim.Optimizer) -> int:
-    """The peak of two steps of training, of everything that is in memory."""
+    """The peak of two steps of training, of everything in memory, with every block in them."""
     made.model.zero_grad(set_to_none=True)
     tracker = MemoryTracker()
-    with tracker:
+    with no_skips(made.model), tracker:
         held = [*made.model.parameters(), *made.model.buffers(), *tensors_of(made.batch)]
         for tensor in held:
             tracker.count(tensor)
@@ -248,9 +249,9 @@ def _attached(model: nn.Module) -> dict[str, list[object]]:
     """What a plan may put on a module: a class, a forward of its own, hooks."""
     return {
         name: [
-            type(module),
-            module.__dict__.get("forward"),
-            *(list(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
+            type(module).__qualname__,  # that of a parametrized one is its own
+            "forward" in vars(module),
+            *(len(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks")),
         ]
         for name, module in model.named_modules()
     }

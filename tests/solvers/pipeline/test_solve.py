@@ -43,7 +43,7 @@ def problem(case: Case) -> Pipeline:
     )
 
 
-def result(done: Sequence[StageReplay]) -> tuple[list[int], int]:
+def result(done: Sequence[StageReplay]) -> tuple[list[int], float]:
     return [stage.peak_bytes for stage in done], max(stage.runs[-1].end for stage in done)
 
 

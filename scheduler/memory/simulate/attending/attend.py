@@ -12,6 +12,7 @@ from scheduler.memory.simulate.attending.scores import (
     expands,
     in_numbers,
 )
+from scheduler.memory.simulate.collectives import enter, passed, passed_bytes
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
@@ -38,6 +39,7 @@ def attend(paper: Paper, at: Setting, x: Value) -> tuple[Value, Value | None]:
     Eager attention also returns the probabilities, and the block refers to them to its end.
     """
     shape = at.shape
+    x = enter(paper, at, x)
     _held: tuple[Value, ...] = ()
     if shape.kv_rank:
         q, k, v, _held = latent_projected(paper, at, x)
@@ -138,7 +140,7 @@ def _fused(
     q, k, v = (cast(paper, part, at.compute) for part in (q, k, v))
     halved = shape.causal and not at.masked and mask is None
     widths = shape.head_width + shape.value_head_width
-    flops = 2 * at.probabilities * widths // (2 if halved else 1)
+    flops = 2 * at.probabilities * at.context * widths // (2 if halved else 1)
     if expands(at):
         k, v = expanded(paper, at, k), expanded(paper, at, v)
     masks = [mask] if mask else [in_numbers(paper, at)] if at.masked else []
@@ -146,19 +148,23 @@ def _fused(
     flash = flash and shape.value_head_width == shape.head_width
     kernel = (_FUSED if flash else _FUSED_WITH_MASKS) if at.cuda else f"{_FUSED}_for_cpu"
     before = paper.save(q, k, v, *masks)
-    made, sums = paper.run(
+    sent, far = passed_bytes(paper, at, k, v)
+    beside = passed(paper, at, k, v)
+    made, sums = paper.send(
         f"{kernel}.default",
         (q, k, v, *masks),
         [(at.tokens * shape.attended_width, at.compute), (at.tokens * shape.heads, 4)],
-        flops,
+        *(sent, flops),
+        far=far,
     )
     after = paper.save(made, sums)
     given = [q, k, v, *([mask] if mask is not None and mask.node is not None else [])]
-    del sums, masks
+    del sums, masks, beside
     sizes = [part.elements for part in given]
 
     def back(grads: list[Value], saved: list[Value]) -> list[Value]:
-        paper.spend(sum(part.bytes for part in (*grads, *saved)), flops * 2.5)
+        _beside = passed(paper, at, *saved[1:3], backward=True)
+        paper.send("", (*grads, *saved), [], 2 * sent, flops * 2.5, far=far)
         found = [paper.compute((), n, at.compute) for n in sizes[:3]]
         if len(sizes) > 3:
             every = paper.compute((), at.probabilities, at.compute)

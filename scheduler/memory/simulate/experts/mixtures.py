@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+from scheduler.memory.simulate.collectives import dispatch, enter, leave
 from scheduler.memory.simulate.experts.routers import all_shares, route, route_in_groups
 from scheduler.memory.simulate.kernels import (
     add,
@@ -21,6 +24,11 @@ from scheduler.memory.simulate.tensors import Paper, Value
 
 
 def mixture(paper: Paper, at: Setting, x: Value) -> Value:
+    """Run a mixture on all tokens, each GPU with its features of every expert it has."""
+    return leave(paper, at, _mixture(paper, at, enter(paper, at, x)))
+
+
+def _mixture(paper: Paper, at: Setting, x: Value) -> Value:
     """Run the router, k of E experts for every token, and the shared expert where there is one.
 
     Experts are transformers' grouped product over R = T·k sorted rows, op by op: how tokens are
@@ -119,19 +127,21 @@ def _experts(paper: Paper, at: Setting, x: Value, shares: Value, chosen: Value) 
     """Sort rows by expert, run gate, up and down on all, weight and add them up."""
     shape, d, f = at.shape, at.shape.width, at.shape.mlp_width
     rows = shares.elements
+    here = ceil(rows * at.load) if at.expert > 1 else rows
     ids, order = paper.run("aten.sort.default", (chosen,), [(rows, 8), (rows, 8)])
     token = paper.compute((order,), rows, 8, op="aten.floor_divide.default")
-    taken = _rows(paper, x, rows * d, token)
+    taken = dispatch(paper, at, _rows(paper, x, rows * d, token), here * d)
     del token
     weights = _rows(paper, shares, rows, order)
     counted = paper.compute((ids,), rows, 4, op="aten._to_copy.default")
     counts = paper.compute((counted,), shape.experts, 4, op="aten.histc.default")
-    ends = paper.compute((counts,), shape.experts, 4, op="aten.cumsum.default")
-    biases = _biases(paper, at, 2 * f, ids)
+    ends = paper.compute((counts,), at.own_experts, 4, op="aten.cumsum.default")
+    biases = _biases(paper, at, 2 * f, ids, here)
     made = _grouped(paper, at, taken, d, 2 * f, ends, biases)
     made = (_clamped if shape.family == "gpt_oss" else _activated)(paper, at, made)
-    biases = _biases(paper, at, d, ids)
+    biases = _biases(paper, at, d, ids, here)
     made = _grouped(paper, at, made, f, d, ends, biases)
+    made = dispatch(paper, at, made, rows * d)
     weighted = multiply(paper, made, weights)
     back = paper.compute((order,), rows, 8, op="aten.empty_like.default")
     places = paper.compute((), rows, 8, op="aten.arange.default")
@@ -171,13 +181,13 @@ def _clamp(paper: Paper, x: Value, bounds: int) -> Value:
     return made
 
 
-def _biases(paper: Paper, at: Setting, width: int, expert: Value) -> Value | None:
+def _biases(paper: Paper, at: Setting, width: int, expert: Value, rows: int) -> Value | None:
     """Take the bias of each row's expert, where experts have one."""
     if not at.shape.mlp_bias:
         return None
     size = at.compute
-    every = paper.leaf(at.shape.experts * width, size, trained=at.trained)
-    return _rows(paper, every, expert.elements * width, expert)
+    every = paper.leaf(at.own_experts * width, size, trained=at.trained)
+    return _rows(paper, every, rows * width, expert)
 
 
 def _rows(paper: Paper, x: Value, elements: int, places: Value) -> Value:
@@ -211,7 +221,7 @@ def _grouped(
     biases: Value | None = None,
 ) -> Value:
     """Run each row's product with its expert's weight: 2·inputs·outputs FLOPs a row."""
-    rows, size, weights = x.elements // inputs, x.size, at.shape.experts * inputs * outputs
+    rows, size, weights = x.elements // inputs, x.size, at.own_experts * inputs * outputs
     flops = 2 * rows * inputs * outputs
     w = paper.leaf(weights, size, trained=at.trained)
     kept = paper.save(*((x, w, ends) if at.trained else (w, ends)))

@@ -1,0 +1,149 @@
+"""The plan of a pipeline in the words of the libraries that run it.
+
+Megatron-LM takes a layout (``--pipeline-model-parallel-layout``: E the embedding, t a decoder
+layer, L the loss; stages stand between ``|``), and one setting of recomputation for all stages.
+torchtitan takes the modules of each stage (``module_fqns_per_model_part``); which blocks of them
+are checkpointed is in the same file.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from scheduler.common.errors import InfeasibleBudget, InvalidPlan, SchedulerError
+from scheduler.common.text import format_both, format_time, shown
+from scheduler.export.exported import Exported, as_comment
+from scheduler.export.targets.megatron import flag_text
+from scheduler.pipeline import ways
+from scheduler.plans.settings import blocks_of, checkpointed
+from scheduler.report.tables import excess, format_percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.costs.costgraph import CostGraph
+    from scheduler.pipeline.plan import PipelinePlan
+    from solvers.pipeline.problem import Pipeline
+
+TARGETS = {
+    "megatron": "its pipeline layout, and the best recompute flags for it",
+    "torchtitan": "module_fqns_per_model_part, and what of each stage is checkpointed",
+    "json": "the plan file",
+}
+
+
+def exported(plan: PipelinePlan, target: str, costs: CostGraph, pipeline: Pipeline) -> Exported:
+    """The file for a target; see `scheduler.export.export`."""
+    if target == "megatron":
+        return _megatron(plan, costs, pipeline)
+    if target == "torchtitan":
+        return _torchtitan(plan, pipeline)
+    raise SchedulerError(
+        f"the plan of a pipeline cannot be exported to {shown(target)}; choose {', '.join(TARGETS)}"
+    )
+
+
+def _megatron(plan: PipelinePlan, costs: CostGraph, pipeline: Pipeline) -> Exported:
+    """The layout of the plan's cuts, and the fastest flags that fit on every stage."""
+    cuts = plan.cuts
+    families = ways.megatron_settings(pipeline, cuts)
+    best, setting = min(
+        zip(ways.by_setting(pipeline, cuts, families), families, strict=True),
+        key=lambda found: (max(found[0].missing(pipeline), 0), found[0].time, found[0].peaks),
+    )
+    if not best.fits(pipeline):
+        s, lacks = max(
+            enumerate(p - b for p, b in zip(best.peaks, pipeline.budgets, strict=True)),
+            key=lambda each: each[1],
+        )
+        asked = plan.stages[s].budget_bytes
+        raise InfeasibleBudget(
+            asked,
+            asked + lacks,
+            f"stage {s} of {len(plan.stages)}, where Megatron's flags are the same for all",
+            plan.stages[s].reserved_bytes,
+            "megatron",
+        )
+    time = best.time / costs.ticks_per_unit
+    layout = _layout(pipeline, cuts)
+    notes = (
+        f"Megatron's recompute flags are the same for all stages. In place of the plan: "
+        f"{best.name.removeprefix('megatron: ')}, which takes "
+        f"{format_time(time, plan.time_unit)} a step against the plan's "
+        f"{format_time(plan.time, plan.time_unit)} ({format_percent(excess(time, plan.time))} "
+        "longer), replayed.",
+    )
+    flags = f"--pipeline-model-parallel-layout '{layout}'\n{flag_text(setting[0])}"
+    return Exported("megatron", f"{as_comment([*_head(plan), *notes])}\n{flags}", notes)
+
+
+def _layout(pipeline: Pipeline, cuts: Sequence[int]) -> str:
+    """E, t and L of each stage; runs of t as Megatron writes them: ``t*4``."""
+    blocks = set(blocks_of(pipeline.chain))
+    last = len(pipeline.chain) - 1
+    if not {0, last}.isdisjoint(blocks) or blocks != set(range(1, last)):
+        raise InvalidPlan(
+            "Megatron's layout has an embedding, decoder layers and a loss, and these layers are "
+            "not an embedding, blocks whose names end with numbers, and a head"
+        )
+    parts = []
+    for first, end in pairwise(cuts):
+        letters = ("E" if i == 0 else "L" if i == last else "t" for i in range(first, end))
+        runs = [(letter, len(list(run))) for letter, run in groupby(letters)]
+        parts.append("".join(each if n == 1 else f"{each}*{n}" for each, n in runs))
+    return "|".join(parts)
+
+
+def _torchtitan(plan: PipelinePlan, pipeline: Pipeline) -> Exported:
+    """Names of modules as torchtitan has them: tok_embeddings, layers.0, norm and output."""
+    blocks = {layer: i for i, layer in enumerate(blocks_of(pipeline.chain))}
+    first, last = min(blocks), max(blocks)
+    parts, kept, notes = [], [], []
+    for stage in plan.stages:
+        names: list[str] = []
+        for i in range(stage.first, stage.last + 1):
+            if i in blocks:
+                names.append(f"layers.{blocks[i]}")
+            elif i < first:
+                names.append("tok_embeddings")
+            elif i > last:
+                names += ["norm", "output"]
+        parts.append(names)
+        inside = {stage.first + i for i in checkpointed(stage.plan.items)}
+        kept.append([f"layers.{blocks[i]}" for i in sorted(inside) if i in blocks])
+        if stage.plan.depth > 1 or stage.plan.schedule.options() or _joined(stage.plan.items):
+            notes.append(
+                f"Stage {len(parts) - 1} keeps more than whole blocks, one by one, can say "
+                "(several in one checkpoint, checkpoints in checkpoints, or options): apply its "
+                "own plan with scheduler.pytorch.pipeline_stage."
+            )
+    record = {
+        "parallelism": {
+            "pipeline_parallel_degree": len(parts),
+            "pipeline_parallel_schedule": {"1f1b": "1F1B", "gpipe": "GPipe"}.get(plan.schedule),
+            "module_fqns_per_model_part": parts,
+        },
+        "checkpointed_blocks_per_model_part": kept,
+    }
+    return Exported("torchtitan", json.dumps(record, indent=1) + "\n", tuple(notes))
+
+
+def _joined(items: Sequence[object]) -> bool:
+    spans = [(getattr(item, "first", 0), getattr(item, "last", 0)) for item in items]
+    return any(first != last for first, last in spans)
+
+
+def _head(plan: PipelinePlan) -> list[str]:
+    budgets = sorted({stage.budget_bytes for stage in plan.stages})
+    return [
+        "Pipeline layout and recompute flags of Megatron-LM.",
+        "Written by checkpoint-scheduler.",
+        "",
+        f"Plan of {len(plan.stages)} stages, {plan.microbatches} microbatches, {plan.schedule}, "
+        f"{plan.status}: {format_time(plan.time, plan.time_unit)} a step within "
+        f"{' to '.join(map(format_both, {budgets[0], budgets[-1]}))} a device; costs "
+        f"{plan.costs_sha256[:12]}.",
+        "",
+    ]
