@@ -12,7 +12,7 @@ from scheduler.pytorch.graph.trace import trace
 from scheduler.pytorch.graph.traced import TracedGraph
 from scheduler.pytorch.kinds import apply
 from scheduler.pytorch.observe.clock import Roofline
-from scheduler.pytorch.pipelining.stage import PlannedStage, pipeline_stage
+from scheduler.pytorch.pipelining.stage import pipeline_stage, with_output
 from scheduler.pytorch.profiling.block_graph import block_graph
 from scheduler.pytorch.profiling.describe import Description, describe
 from scheduler.pytorch.profiling.lengths import profile_by_length
@@ -29,4 +29,4 @@ __all__ += ["CompileBudget", "CompiledPlan", "compile_budget"]
 __all__ += ["AutoHandle", "auto_checkpoint"]
 __all__ += ["chunked_head", "profile_by_length"]
 __all__ += ["FollowedModel"]
-__all__ += ["PlannedStage", "pipeline_stage"]
+__all__ += ["pipeline_stage", "with_output"]

@@ -144,7 +144,11 @@ class Training:
                 f"there are stages of decoders alone, and {self.shape.name} is none; profile the "
                 "model with scheduler.pytorch"
             )
-        costs = self.costs(batch, sequence, options=options)
+        recipe = self.recipe
+        if recipe.loss == "hf" and recipe.runtime == "torch":
+            # Schedules hold what the last stage gave, the logits, until its backward is over.
+            recipe = replace(recipe, loss="hf-outputs-kept")
+        costs = replace(self, recipe=recipe).costs(batch, sequence, options=options)
         states, sharding = self.layer_states(), self.recipe.sharding
         if sharding.stage == 3 and sharding.data > 1 and sharding.pipeline > 1:
             states = [a + b for a, b in zip(states, self._weights_of_layers(), strict=True)]

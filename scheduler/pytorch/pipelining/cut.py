@@ -207,5 +207,3 @@ def check_cuts(model: nn.Module, layers: Sequence[str], cuts: Sequence[int], spa
                     f"{stage} and {where}, whose gradients nobody adds up; untie them (in "
                     "transformers tie_word_embeddings=False)"
                 )
-
-

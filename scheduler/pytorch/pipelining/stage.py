@@ -2,63 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
 
-from scheduler.common.errors import InvalidPlan, UnsupportedModel
+from scheduler.common.errors import InvalidPlan
 from scheduler.pipeline import PipelinePlan
-from scheduler.plans.settings import checkpointed
-from scheduler.pytorch.checkpointing.apply import Handle, apply_chain
+from scheduler.pytorch.checkpointing.apply import apply_chain
 from scheduler.pytorch.model.step import device_of
 from scheduler.pytorch.model.wrappers import bare
 from scheduler.pytorch.pipelining.cut import Spans, StageModel, check_cuts
 
+if TYPE_CHECKING:
+    from scheduler.pytorch.pipelining.planned import PlannedStage
 
-class PlannedStage(PipelineStage):
-    """A `PipelineStage` that runs as its part of a plan says.
 
-    Attributes
-    ----------
-    plan
-        Of the whole pipeline.
-    handle
-        Of this stage's own plan, as `scheduler.pytorch.apply` returns it; None where it keeps all.
+def with_output(loss_fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The loss with the output that it is made of, which schedules hold until its backward.
+
+    For `scheduler.pytorch.profile`, whose costs the last stage is then planned by:
+    ``profile(model, inputs, with_output(lambda out: loss_fn(out.logits, labels)))``.
     """
 
-    plan: PipelinePlan
-    handle: Handle | None
+    @wraps(loss_fn)
+    def held(output: Any) -> torch.Tensor:
+        loss = loss_fn(output)
+        loss.output = output  # type: ignore[attr-defined]
+        return loss
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """As torch's; refuses more microbatches, of a step and in flight, than in the plan."""
-        plan, rank = self.plan, self.stage_index
-        if fwd_chunk_id >= plan.microbatches:
-            raise InvalidPlan(
-                f"the schedule runs more than the {plan.microbatches} microbatches of the plan; "
-                "give it so many, or solve for more"
-            )
-        if self.has_backward and len(self.fwd_cache) >= plan.stages[rank].in_flight:
-            raise InvalidPlan(
-                f"the schedule holds more than {len(self.fwd_cache)} microbatches on stage {rank}, "
-                f"and the plan is one of {plan.schedule!r}, which holds no more; solve with the "
-                "schedule that runs"
-            )
-        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[no-untyped-call]
-
-    def backward_one_chunk(
-        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **kwargs: Any
-    ) -> None:
-        """As torch's; refuses backwards in two parts where something is recomputed."""
-        own = self.plan.stages[self.stage_index].plan
-        if not full_backward and checkpointed(own.items):
-            raise UnsupportedModel(
-                f"the schedule runs the backward of stage {self.stage_index} in two parts, between "
-                "which what is recomputed stays in memory; use Schedule1F1B or ScheduleGPipe"
-            )
-        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, **kwargs)  # type: ignore[no-untyped-call]
+    return held
 
 
 def pipeline_stage(
@@ -104,6 +80,8 @@ def pipeline_stage(
         The model cannot be cut there: a weight would be on two stages, or code of its own between
         blocks; or, in a step, the schedule splits backwards in which something is recomputed.
     """
+    from scheduler.pytorch.pipelining.planned import PlannedStage  # loading takes a second
+
     stages = len(plan.stages)
     if (found := dist.get_world_size(group)) != stages:
         raise InvalidPlan(
