@@ -10,22 +10,16 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scheduler import solve_pipeline
-from scheduler.pytorch import pipeline_stage, profile
+from scheduler.pytorch import pipeline_stage, profile, with_output
 
 MICROBATCHES, SEQUENCES, VOCABULARY = 4, 2, 256
-CONFIG = LlamaConfig(
-    hidden_size=64,
-    intermediate_size=176,
-    num_hidden_layers=6,
-    num_attention_heads=4,
-    vocab_size=VOCABULARY,
-    tie_word_embeddings=False,
-)
+SIZES = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 6}
+CONFIG = LlamaConfig(**SIZES, num_attention_heads=4, vocab_size=VOCABULARY)
 
 
 def made() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    return LlamaForCausalLM(CONFIG).train()
+    return LlamaForCausalLM(CONFIG)
 
 
 def loss_of(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -38,20 +32,21 @@ def main() -> None:
     stages, rank = dist.get_world_size(), dist.get_rank()
     tokens = torch.randint(0, VOCABULARY, (MICROBATCHES * SEQUENCES, 64))
     dist.broadcast(tokens, 0)
-    one = {"input_ids": tokens[:SEQUENCES], "labels": tokens[:SEQUENCES]}
-    costs = profile(made(), one, fake=True)
+    one = tokens[:SEQUENCES]
+    held = with_output(lambda out: loss_of(out.logits, torch.zeros_like(one)))
+    costs = profile(made(), {"input_ids": one}, held, fake=True)
     plan = solve_pipeline(costs, stages=stages, microbatches=MICROBATCHES, budget="5MiB")
 
     stage = pipeline_stage(made(), plan)
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
     given = (tokens,) if stage.is_first else ()
-    target = {"target": tokens} if stage.is_last else {}
-    schedule.step(*given, return_outputs=False, **target)
+    target = tokens if stage.is_last else None
+    schedule.step(*given, target=target, return_outputs=False)
 
     whole = made()
     for part in tokens.chunk(MICROBATCHES):
         loss_of(whole(part).logits, part).backward()  # type: ignore
-    expected = {name: p.grad / MICROBATCHES for name, p in whole.named_parameters()}
+    expected = {name: p.grad / MICROBATCHES for name, p in whole.named_parameters()}  # type: ignore
     found = stage.submod.model.named_parameters()  # type: ignore
     same = all(torch.equal(p.grad, expected[name]) for name, p in found)  # type: ignore
     print(f"rank {rank}: gradients equal those without the plan: {same}\n", flush=True)

@@ -23,7 +23,7 @@ TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-nod
 
 
 def test_there_are_examples() -> None:
-    assert (len(ALONE), len(PATHS)) == (6, 8)
+    assert (len(ALONE), len(PATHS)) == (6, 9)
 
 
 def verdicts(*command: str) -> list[str]:

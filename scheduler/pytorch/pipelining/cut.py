@@ -40,7 +40,7 @@ class StageModel(nn.Module):
                 module._parameters[key] = None
             if name in spans.called:
                 passes = self._pass_on if place < own.start else _end
-                module.forward = _Absent(passes, name, name in spans.tuples)  # type: ignore[assignment]
+                module.forward = _Absent(passes, name, name in spans.tuples)
         if not self._is_first:
             self._hand_over(model, own, spans)
 
@@ -65,7 +65,7 @@ class StageModel(nn.Module):
         if before:
             last = before[-1]
             absent = _Absent(self._get, last, last in spans.tuples)
-            model.get_submodule(last).forward = absent  # type: ignore[assignment]
+            model.get_submodule(last).forward = absent
             return
         first = next(iter(spans.blocks))
 

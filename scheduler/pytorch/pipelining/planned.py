@@ -40,10 +40,14 @@ class PlannedStage(PipelineStage):
                 f"and the plan is one of {plan.schedule!r}, which holds no more; solve with the "
                 "schedule that runs"
             )
-        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
-        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **kwargs: Any
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: Any = False,
     ) -> None:
         """As torch's; refuses backwards in two parts where something is recomputed."""
         own = self.plan.stages[self.stage_index].plan
@@ -52,4 +56,4 @@ class PlannedStage(PipelineStage):
                 f"the schedule runs the backward of stage {self.stage_index} in two parts, between "
                 "which what is recomputed stays in memory; use Schedule1F1B or ScheduleGPipe"
             )
-        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, **kwargs)  # type: ignore[no-untyped-call]
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)

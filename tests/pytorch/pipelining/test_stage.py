@@ -78,8 +78,8 @@ def train(rank: int, folder: str, schedule: str, text: str) -> None:
         model.zero_grad(set_to_none=False)
         with MemoryTracker() as tracker:
             given = (ids,) if rank == 0 else ()
-            target = {"target": ids} if rank == stages - 1 else {}
-            run.step(*given, return_outputs=False, **target)
+            target = ids if rank == stages - 1 else None
+            run.step(*given, target=target, return_outputs=False)
     for rows in ids.chunk(MICROBATCHES):
         (loss_of(whole(rows).logits, rows) / MICROBATCHES).backward()
     own = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -97,7 +97,7 @@ def train(rank: int, folder: str, schedule: str, text: str) -> None:
 def test_a_planned_pipeline_trains(stages: int, schedule: str, tmp_path: Path) -> None:
     plan = planned(stages, schedule)
     assert any(stage.plan.overhead > 0 for stage in plan.stages)
-    mp.spawn(train, (str(tmp_path), schedule, plan.to_json()), nprocs=stages)  # type: ignore[no-untyped-call]
+    mp.spawn(train, (str(tmp_path), schedule, plan.to_json()), nprocs=stages)  # type: ignore[attr-defined,no-untyped-call]
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(stages)]
     names = [name for each in found for name in each["names"]]
     assert sorted(names) == sorted(name for name, _ in llama().named_parameters())
