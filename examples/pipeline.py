@@ -12,9 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scheduler import solve_pipeline
 from scheduler.pytorch import pipeline_stage, profile, with_output
 
-MICROBATCHES, SEQUENCES, VOCABULARY = 4, 2, 256
-SIZES = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 6}
-CONFIG = LlamaConfig(**SIZES, num_attention_heads=4, vocab_size=VOCABULARY)
+MICROBATCHES, SEQUENCES = 4, 2
+CONFIG = LlamaConfig(hidden_size=64, intermediate_size=176, num_hidden_layers=6, vocab_size=256)
 
 
 def made() -> LlamaForCausalLM:
@@ -30,7 +29,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     stages, rank = dist.get_world_size(), dist.get_rank()
-    tokens = torch.randint(0, VOCABULARY, (MICROBATCHES * SEQUENCES, 64))
+    tokens = torch.randint(0, 256, (MICROBATCHES * SEQUENCES, 64))
     dist.broadcast(tokens, 0)
     one = tokens[:SEQUENCES]
     held = with_output(lambda out: loss_of(out.logits, torch.zeros_like(one)))

@@ -41,7 +41,8 @@ class Runtime:
         and of what the last stage gave.
     sends_held
         What was sent last is held on: the output of the last forward before the first backward, and
-        the gradient that went back before.
+        the gradient that went back before; where all microbatches are in flight (GPipe), all
+        gradients that went back.
     """
 
     output_held: bool = False
@@ -206,7 +207,10 @@ class Pipeline:
         layers = self.chain.layers[first : last + 1]
         buffers = self.microbatches if self.runtime.input_buffers == "all" else self.in_flight[s]
         output, source = layers[-1].output_bytes, self.chain.input_of(first)
-        sent = (output if s < self.stages - 1 else 0) + (source if s else 0)
+        # With all in flight each gradient that went back is held to the end of the step. So is each
+        # output, which is no more than what its microbatch held.
+        back = max(self.microbatches - 1, 1) if self.in_flight[s] == self.microbatches else 1
+        sent = (output if s < self.stages - 1 else 0) + (back * source if s else 0)
         return (
             sum(self.state_bytes[first : last + 1])
             + self.in_flight[s] * sum(layer.beside_bytes for layer in layers)

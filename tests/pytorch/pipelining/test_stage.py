@@ -97,7 +97,7 @@ def train(rank: int, folder: str, schedule: str, text: str) -> None:
 def test_a_planned_pipeline_trains(stages: int, schedule: str, tmp_path: Path) -> None:
     plan = planned(stages, schedule)
     assert any(stage.plan.overhead > 0 for stage in plan.stages)
-    mp.spawn(train, (str(tmp_path), schedule, plan.to_json()), nprocs=stages)  # type: ignore[attr-defined,no-untyped-call]
+    mp.spawn(train, (str(tmp_path), schedule, plan.to_json()), nprocs=stages)  # type: ignore[attr-defined]
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(stages)]
     names = [name for each in found for name in each["names"]]
     assert sorted(names) == sorted(name for name, _ in llama().named_parameters())
