@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.costs.costgraph import CostGraph
-    from scheduler.pipeline.plan import PipelinePlan
+    from scheduler.pipeline.facts import PipelineFacts
     from solvers.pipeline.problem import Pipeline
 
 TARGETS = {
@@ -34,7 +34,7 @@ TARGETS = {
 }
 
 
-def exported(plan: PipelinePlan, target: str, costs: CostGraph, pipeline: Pipeline) -> Exported:
+def exported(plan: PipelineFacts, target: str, costs: CostGraph, pipeline: Pipeline) -> Exported:
     """The file for a target; see `scheduler.export.export`."""
     if target == "megatron":
         return _megatron(plan, costs, pipeline)
@@ -45,7 +45,7 @@ def exported(plan: PipelinePlan, target: str, costs: CostGraph, pipeline: Pipeli
     )
 
 
-def _megatron(plan: PipelinePlan, costs: CostGraph, pipeline: Pipeline) -> Exported:
+def _megatron(plan: PipelineFacts, costs: CostGraph, pipeline: Pipeline) -> Exported:
     """The layout of the plan's cuts, and the fastest flags that fit on every stage."""
     cuts = plan.cuts
     families = ways.megatron_settings(pipeline, cuts)
@@ -96,7 +96,7 @@ def _layout(pipeline: Pipeline, cuts: Sequence[int]) -> str:
     return "|".join(parts)
 
 
-def _torchtitan(plan: PipelinePlan, pipeline: Pipeline) -> Exported:
+def _torchtitan(plan: PipelineFacts, pipeline: Pipeline) -> Exported:
     """Names of modules as torchtitan has them: tok_embeddings, layers.0, norm and output."""
     blocks = {layer: i for i, layer in enumerate(blocks_of(pipeline.chain))}
     first, last = min(blocks), max(blocks)
@@ -135,7 +135,7 @@ def _joined(items: Sequence[object]) -> bool:
     return any(first != last for first, last in spans)
 
 
-def _head(plan: PipelinePlan) -> list[str]:
+def _head(plan: PipelineFacts) -> list[str]:
     budgets = sorted({stage.budget_bytes for stage in plan.stages})
     return [
         "Pipeline layout and recompute flags of Megatron-LM.",

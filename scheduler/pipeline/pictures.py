@@ -11,25 +11,25 @@ from scheduler.report.svg import svg
 from solvers.pipeline.replay import StageReplay
 
 if TYPE_CHECKING:
-    from scheduler.pipeline.plan import PipelinePlan, Stage
+    from scheduler.pipeline.facts import PipelineFacts, Stage
 
 
-def gantt_picture(plan: PipelinePlan, costs: object = None, width: float = WIDTH) -> str:
+def gantt_picture(plan: PipelineFacts, costs: object = None, width: float = WIDTH) -> str:
     """When each stage runs forward and backward, as SVG; parameters and errors as `replay`'s."""
     return svg(gantt(plan, costs), width)
 
 
-def memory_picture(plan: PipelinePlan, costs: object = None, width: float = WIDTH) -> str:
+def memory_picture(plan: PipelineFacts, costs: object = None, width: float = WIDTH) -> str:
     """What lies on each stage's device, as SVG."""
     return svg(StageMemory(*_lanes(plan, costs)), width)
 
 
-def gantt(plan: PipelinePlan, costs: object = None) -> Gantt:
+def gantt(plan: PipelineFacts, costs: object = None) -> Gantt:
     """The first of them, to be drawn."""
     return Gantt(*_lanes(plan, costs))
 
 
-def _lanes(plan: PipelinePlan, costs: object) -> tuple[Any, ...]:
+def _lanes(plan: PipelineFacts, costs: object) -> tuple[Any, ...]:
     lanes = [
         Lane(list(_parts(stage, done)), stage.budget_bytes - stage.reserved_bytes)
         for stage, done in zip(plan.stages, plan.replay(costs), strict=True)

@@ -39,29 +39,8 @@ def solve_pipeline(
     budget_gb
         GB of each stage's device, one number, or a list with one for each stage.
     fields
-        These keywords.
-    stages
-        How many there are, one device each.
-    microbatches
-        Of one step.
-    budget
-        Instead of `budget_gb`: bytes or text, or a list with one for each stage.
-    reserved, reserved_gb
-        What comes off each budget: bytes, text, or a number of GB.
-    schedule
-        "1f1b" or "gpipe", or the orders of all stages: pairs ``("F", m)`` and ``("B", m)``.
-    runtime
-        "torch" or "megatron", or a `Runtime`.
-    communication_time
-        From a stage to the next, and back, in the time unit of the costs.
-    input_bytes, time_unit, columns
-        As in `scheduler.solve`.
-    memory_limit
-        Bytes, or text, for the sets of plans; default 1 GiB.
-    time_limit
-        Seconds for the choice of cuts, after which the best so far is returned with its gap.
-    watch
-        Who may end the search.
+        The keywords of `scheduler.pipeline.question.PipelineFields`, of which `stages` and
+        `microbatches` are needed.
 
     Returns
     -------

@@ -319,7 +319,7 @@ def test_a_sweep_ends_when_its_time_is_over() -> None:
     root = parsed(swept.picture(plan, comparison))
     assert "optimal plans of a sweep" in root.findtext("{http://www.w3.org/2000/svg}desc", "")
     assert of_class(root, "plan")
-    text = plan_report(plan, costs, (swept, comparison), Files("p", "--costs c", "r"))
+    text = plan_report(plan, costs, (swept, comparison), Files("p", " --costs c", "r"))
     assert f"{sweep.missing} smaller budgets were left out for lack of time" in text
     with pytest.raises(TimeoutError):
         compare_chain(

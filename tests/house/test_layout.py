@@ -98,7 +98,9 @@ def test_what_is_light(arguments: tuple[str, ...]) -> None:
 
 
 HELP_NEEDS = {"scheduler", "scheduler.common", "scheduler.common.errors", "scheduler.common.text"}
-HELP_NEEDS |= {f"scheduler.cli{name}" for name in ("", ".main", ".io", ".options", ".modelargs")}
+HELP_NEEDS |= {
+    f"scheduler.cli{name}" for name in ("", ".main", ".io", ".options", ".modelargs", ".pipeline")
+}
 HELP_NEEDS |= {
     "scheduler.cli.commands" if path.stem == "__init__" else f"scheduler.cli.commands.{path.stem}"
     for path in (ROOT / "scheduler" / "cli" / "commands").glob("*.py")

@@ -442,7 +442,11 @@ def test_no_such_gpu(given: Any, words: str) -> None:
     ("options", "error", "said"),
     [
         ({"gpu": "h1000"}, InvalidRecipe, "h100"),
-        ({"optimzer": "adamw"}, InvalidRecipe, "no setting of a recipe; did you mean 'optimizer'?"),
+        (
+            {"optimise": "adamw"},
+            InvalidRecipe,
+            "no setting of a recipe; did you mean 'optimizer'?",
+        ),
         ({"efficiency": 0}, InvalidRecipe, "flops_efficiency"),
         ({"efficiency": (0.5, 1.5)}, InvalidRecipe, "bandwidth_efficiency"),
         ({"batch": 0}, InvalidRecipe, "batch"),

@@ -20,7 +20,7 @@ from tests.planning.test_graph_api import UNET, UNET_PEAK
 from tests.report.svg_reading import SVG, check_texts, of_class
 from tests.report.test_pictures import EXAMPLE, NESTED, plan_of, random_costs
 
-FILES = Files("plan.json", "--costs costs.json", "report.html")
+FILES = Files("plan.json", " --costs costs.json", "report.html")
 
 
 def report_of(plan: Plan, costs: CostGraph, **limits: float) -> str:

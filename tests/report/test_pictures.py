@@ -533,4 +533,4 @@ def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyP
     assert plan._repr_svg_() is None
     assert FRONTIER._repr_svg_() is None
     with pytest.raises(SchedulerError, match=f"a report needs jinja2.*{sentence}"):
-        plan_report(plan, EXAMPLE, None, Files("plan.json", "--costs costs.json", "report.html"))
+        plan_report(plan, EXAMPLE, None, Files("plan.json", " --costs costs.json", "report.html"))

@@ -24,7 +24,7 @@ from scheduler.memory.fitting.trained import (
 from scheduler.memory.gpus import Gpu, load_gpu
 from scheduler.memory.recipe import Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.divided import divided
+from scheduler.memory.simulate.parallel.divided import divided
 from scheduler.memory.simulate.setting import linears
 from scheduler.memory.state.optimizers import Dims, optimizer_of
 from scheduler.memory.state.sizes import BASES, BLOCKS, DTYPES, PRECISIONS

@@ -6,7 +6,6 @@ there.
 
 from __future__ import annotations
 
-from scheduler.memory.simulate.collectives import enter, leave
 from scheduler.memory.simulate.kernels import (
     add,
     cast,
@@ -20,6 +19,7 @@ from scheduler.memory.simulate.kernels import (
     split,
     unary,
 )
+from scheduler.memory.simulate.parallel.collectives import enter, leave
 from scheduler.memory.simulate.setting import MLP, Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 from scheduler.memory.simulate.tokenwise import tiled

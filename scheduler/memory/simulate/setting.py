@@ -9,7 +9,7 @@ from functools import partial
 from scheduler.memory.errors import Argument, InvalidRecipe, NoFormula, check_choice, check_count
 from scheduler.memory.recipe import Lora, Recipe
 from scheduler.memory.shape.shape import Shape
-from scheduler.memory.simulate.divided import divided
+from scheduler.memory.simulate.parallel.divided import divided
 from scheduler.memory.state.sizes import DTYPES
 
 # Families whose modules join several linear layers in one.

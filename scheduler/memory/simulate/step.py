@@ -13,11 +13,11 @@ from functools import partial
 from scheduler.costs.peaks import Peaks
 from scheduler.memory.gpus import Gpu
 from scheduler.memory.simulate.attending.attend import attend, mix
-from scheduler.memory.simulate.collectives import enter
 from scheduler.memory.simulate.ends import classes, cross_entropy, masked
 from scheduler.memory.simulate.experts.mixtures import mixture
 from scheduler.memory.simulate.kernels import add, cast, dropout, linear, scale, unary
 from scheduler.memory.simulate.modules import activate, adapted, mlp, norm, project
+from scheduler.memory.simulate.parallel.collectives import enter
 from scheduler.memory.simulate.selective import Selective
 from scheduler.memory.simulate.setting import HEAD, Setting
 from scheduler.memory.simulate.t5 import t5_block, t5_head

@@ -12,7 +12,6 @@ from scheduler.memory.simulate.attending.scores import (
     expands,
     in_numbers,
 )
-from scheduler.memory.simulate.collectives import enter, passed, passed_bytes
 from scheduler.memory.simulate.kernels import (
     cast,
     dropout,
@@ -23,6 +22,7 @@ from scheduler.memory.simulate.kernels import (
     view,
 )
 from scheduler.memory.simulate.modules import narrow_norm, project
+from scheduler.memory.simulate.parallel.collectives import enter, passed, passed_bytes
 from scheduler.memory.simulate.setting import Setting, linears
 from scheduler.memory.simulate.tensors import Paper, Value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import ceil
 
-from scheduler.memory.simulate.collectives import dispatch, enter, leave
 from scheduler.memory.simulate.experts.routers import all_shares, route, route_in_groups
 from scheduler.memory.simulate.kernels import (
     add,
@@ -19,6 +18,7 @@ from scheduler.memory.simulate.kernels import (
     view,
 )
 from scheduler.memory.simulate.modules import activate
+from scheduler.memory.simulate.parallel.collectives import dispatch, enter, leave
 from scheduler.memory.simulate.setting import Setting
 from scheduler.memory.simulate.tensors import Paper, Value
 
