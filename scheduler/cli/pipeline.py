@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.cli import options
-from scheduler.cli.io import print_csv, print_json, say, write
 from scheduler.common.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from scheduler.pipeline.plan import PipelinePlan
+    from scheduler.planning.comparison import Comparison
+
+_T = TypeVar("_T")
 
 _FIELDS = ("microbatches", "schedule", "communication_time")
 
@@ -39,45 +43,27 @@ def is_asked(arguments: Namespace) -> bool:
     return False
 
 
-def run_solve(arguments: Namespace) -> int:
-    """Print the plan of a pipeline, and write it where that is asked."""
+def solve_stages(arguments: Namespace) -> tuple[PipelinePlan, bool]:
+    """The plan of a pipeline, and whether Ctrl-C ended the search."""
     from scheduler.pipeline import solve_pipeline
-    from scheduler.report.tables import print_width
 
     if arguments.lengths is not None or arguments.method != "optimal":
         raise SchedulerError(
             "a pipeline is solved by one method, at one length; leave out --stages"
         )
-    plan = _solved(arguments, solve_pipeline, "the best cuts and plans")
-    if arguments.output is not None:
-        write(plan.to_json(), arguments.output)
-    if arguments.output != "-":
-        text = plan.to_json() if arguments.json else f"{plan.text(print_width())}\n"
-        sys.stdout.write(text)
-    return 0
+    return _solved(arguments, solve_pipeline, "the best cuts and plans")
 
 
-def run_compare(arguments: Namespace) -> int:
-    """Print one row for each way to set a pipeline; status 3 where nothing fits."""
+def compare_stages(arguments: Namespace) -> tuple[Comparison, bool]:
+    """A row for each way to set a pipeline, and whether Ctrl-C ended the search."""
     from scheduler.pipeline import compare_pipeline
-    from scheduler.report.tables import print_width
 
     if arguments.against:
         raise SchedulerError("--against is of one device; a pipeline's rows are chosen already")
-    comparison = _solved(arguments, compare_pipeline, "all ways")
-    if arguments.json:
-        print_json(comparison.to_dict())
-    elif arguments.csv:
-        print_csv(comparison.table())
-    else:
-        print(comparison.text(print_width()))
-    if comparison.optimal.fits:
-        return 0
-    say(f"error: {comparison.conclusion().rstrip('.')}")
-    return 3
+    return _solved(arguments, compare_pipeline, "all ways")
 
 
-def _solved(arguments: Namespace, solve: Callable[..., Any], what: str) -> Any:
+def _solved(arguments: Namespace, solve: Callable[..., _T], what: str) -> tuple[_T, bool]:
     from scheduler.cli.progress import Watching
 
     # Of a model it is part of the recipe as well.
@@ -89,7 +75,7 @@ def _solved(arguments: Namespace, solve: Callable[..., Any], what: str) -> Any:
         if name in ("memory_limit", "time_limit")
     }
     with Watching(asked.costs, quiet=arguments.quiet, listens=True) as watching:
-        return watching.run(
+        found = watching.run(
             what,
             lambda: solve(
                 asked.costs,
@@ -99,6 +85,7 @@ def _solved(arguments: Namespace, solve: Callable[..., Any], what: str) -> Any:
                 **{name: value for name, value in (given | limits).items() if value is not None},
             ),
         )
+    return found, watching.interrupted
 
 
 def _asked(arguments: Namespace) -> options.Asked:

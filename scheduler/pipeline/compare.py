@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.common.errors import InfeasibleBudget
@@ -109,13 +110,13 @@ def _by_hand(question: Question) -> Iterator[ways.Way | str]:
     if even is not None:
         families = ways.megatron_settings(pipeline, even)
         (nothing,) = ways.by_setting(pipeline, even, families[:1])
-        yield ways.renamed(nothing, "no recomputation, even cuts")
+        yield replace(nothing, name="no recomputation, even cuts")
         yield ways.full(pipeline, even)
         for word in ("selective", "full block", "full uniform"):
             own = [each for each in families if word in each[0].text]
             if own:
-                best = ways.best_of(pipeline, ways.by_setting(pipeline, even, own))
-                yield ways.renamed(best, f"{best.name}, even cuts")
+                best = ways.best_of(ways.by_setting(pipeline, even, own))
+                yield replace(best, name=f"{best.name}, even cuts")
     for name, less in (("torchtitan's cuts, best plans", 1), ("even cuts, best plans", 0)):
         cuts = ways.even_cuts(pipeline.chain, pipeline.stages, less)
         if cuts is not None:
@@ -126,12 +127,11 @@ def _row(question: Question, way: ways.Way | str, bound: float | None) -> Method
     if isinstance(way, str):
         return MethodRow(way, note="no plan of these cuts fits")
     time = way.time / question.costs.ticks_per_unit
-    fits = way.fits(question.pipeline)
     return MethodRow(
         way.name,
         max(way.peaks),
-        fits,
+        way.fits,
         time,
         lower_bound_time=bound,
-        gap=None if bound is None or not fits else excess(time, bound),
+        gap=None if bound is None or not way.fits else excess(time, bound),
     )

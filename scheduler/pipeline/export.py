@@ -19,12 +19,13 @@ from scheduler.export.targets.megatron import flag_text
 from scheduler.pipeline import ways
 from scheduler.plans.settings import blocks_of, checkpointed
 from scheduler.report.tables import excess, format_percent
+from solvers.schedule import Keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.costs.costgraph import CostGraph
-    from scheduler.pipeline.facts import PipelineFacts
+    from scheduler.pipeline.facts import PipelineFacts, Stage
     from solvers.pipeline.problem import Pipeline
 
 TARGETS = {
@@ -48,16 +49,13 @@ def exported(plan: PipelineFacts, target: str, costs: CostGraph, pipeline: Pipel
 def _megatron(plan: PipelineFacts, costs: CostGraph, pipeline: Pipeline) -> Exported:
     """The layout of the plan's cuts, and the fastest flags that fit on every stage."""
     cuts = plan.cuts
+    layout = _layout(pipeline, cuts)
     families = ways.megatron_settings(pipeline, cuts)
-    best, setting = min(
-        zip(ways.by_setting(pipeline, cuts, families), families, strict=True),
-        key=lambda found: (max(found[0].missing(pipeline), 0), found[0].time, found[0].peaks),
-    )
-    if not best.fits(pipeline):
-        s, lacks = max(
-            enumerate(p - b for p, b in zip(best.peaks, pipeline.budgets, strict=True)),
-            key=lambda each: each[1],
-        )
+    best = ways.best_of(ways.by_setting(pipeline, cuts, families))
+    assert best.setting is not None  # it is one of a setting
+    if not best.fits:
+        lacks = max(best.lacking)
+        s = best.lacking.index(lacks)
         asked = plan.stages[s].budget_bytes
         raise InfeasibleBudget(
             asked,
@@ -67,7 +65,6 @@ def _megatron(plan: PipelineFacts, costs: CostGraph, pipeline: Pipeline) -> Expo
             "megatron",
         )
     time = best.time / costs.ticks_per_unit
-    layout = _layout(pipeline, cuts)
     notes = (
         f"Megatron's recompute flags are the same for all stages. In place of the plan: "
         f"{best.name.removeprefix('megatron: ')}, which takes "
@@ -75,7 +72,7 @@ def _megatron(plan: PipelineFacts, costs: CostGraph, pipeline: Pipeline) -> Expo
         f"{format_time(plan.time, plan.time_unit)} ({format_percent(excess(time, plan.time))} "
         "longer), replayed.",
     )
-    flags = f"--pipeline-model-parallel-layout '{layout}'\n{flag_text(setting[0])}"
+    flags = f"--pipeline-model-parallel-layout '{layout}'\n{flag_text(best.setting)}"
     return Exported("megatron", f"{as_comment([*_head(plan), *notes])}\n{flags}", notes)
 
 
@@ -113,7 +110,7 @@ def _torchtitan(plan: PipelineFacts, pipeline: Pipeline) -> Exported:
         parts.append(names)
         inside = {stage.first + i for i in checkpointed(stage.plan.items)}
         kept.append([f"layers.{blocks[i]}" for i in sorted(inside) if i in blocks])
-        if stage.plan.depth > 1 or stage.plan.schedule.options() or _joined(stage.plan.items):
+        if not _is_plain(stage):
             notes.append(
                 f"Stage {len(parts) - 1} keeps more than whole blocks, one by one, can say "
                 "(several in one checkpoint, checkpoints in checkpoints, or options): apply its "
@@ -130,9 +127,11 @@ def _torchtitan(plan: PipelineFacts, pipeline: Pipeline) -> Exported:
     return Exported("torchtitan", json.dumps(record, indent=1) + "\n", tuple(notes))
 
 
-def _joined(items: Sequence[object]) -> bool:
-    spans = [(getattr(item, "first", 0), getattr(item, "last", 0)) for item in items]
-    return any(first != last for first, last in spans)
+def _is_plain(stage: Stage) -> bool:
+    """Whether whole blocks are kept or checkpointed, one by one."""
+    items = stage.plan.items
+    single = all(isinstance(each, Keep) or each.first == each.last for each in items)
+    return stage.plan.depth <= 1 and single and not stage.plan.schedule.options()
 
 
 def _head(plan: PipelineFacts) -> list[str]:

@@ -9,6 +9,7 @@ from scheduler.common.errors import InvalidPlan
 from scheduler.costs.costgraph import CostGraph
 from scheduler.costs.readers import as_costs
 from scheduler.pipeline.problem import problem_of, stage_costs
+from scheduler.plans.facts import held_to
 from scheduler.plans.plan import Plan
 from scheduler.report.tables import excess
 from solvers.pipeline.problem import Order, Pipeline, Runtime
@@ -127,15 +128,7 @@ class PipelineFacts:
         )
 
     def _own(self, given: object) -> CostGraph:
-        if given is None and self._costs is None:
-            raise InvalidPlan("a plan from a file does not carry its costs; pass the layer costs")
-        own = as_costs(self._costs if given is None else given)
-        if own.sha256 != self.costs_sha256:
-            raise InvalidPlan(
-                f"the plan belongs to other costs: it was made for those with digest "
-                f"{self.costs_sha256[:8]}…, these have {own.sha256[:8]}…"
-            )
-        return own
+        return held_to(self.costs_sha256, given, self._costs, as_costs)
 
     def _problem(self, own: CostGraph) -> Pipeline:
         budgets = [stage.budget_bytes - stage.reserved_bytes for stage in self.stages]

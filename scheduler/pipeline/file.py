@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from scheduler.common.checks import FileKind, check_keys
-from scheduler.common.errors import InvalidPlan, SchedulerError
+from scheduler.common.errors import InvalidPlan, UnsuitableMethod
 from scheduler.common.text import shown
 from scheduler.pipeline.problem import orders_of
 from scheduler.plans.file.fields import HEX, LINE, SIZE, TIME, Value, one_of
@@ -87,9 +87,7 @@ def parsed(value: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         named = orders_of(read["schedule"], len(stages), values["microbatches"])
         values["schedule"], values["orders"] = named
         values["runtime"] = _runtime(read["runtime"])
-    except InvalidPlan:
-        raise
-    except (SchedulerError, InvalidProblem) as error:
+    except (UnsuitableMethod, InvalidProblem) as error:
         raise InvalidPlan(str(error)) from None
     for s, stage in enumerate(stages):
         stage["first"], stage["last"] = cuts[s], cuts[s + 1] - 1

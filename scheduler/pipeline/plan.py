@@ -6,14 +6,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scheduler.common.errors import InvalidPlan
-from scheduler.common.files import read_text, write_atomically
+from scheduler.common.files import write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import format_both, format_bytes, format_time
 from scheduler.export.exported import Exported
 from scheduler.pipeline import file
 from scheduler.pipeline.facts import PipelineFacts, Stage
-from scheduler.plans.file.items import parse_plan
+from scheduler.plans.file.loaded import Loaded
 from scheduler.plans.text import labelled
 from scheduler.report.notebook import InNotebooks
 from scheduler.report.tables import WIDTH, fitted, format_percent
@@ -25,7 +24,7 @@ __all__ = ["PipelinePlan", "Stage"]
 
 
 @dataclass(frozen=True, repr=False)
-class PipelinePlan(InNotebooks, PipelineFacts):
+class PipelinePlan(InNotebooks, Loaded, PipelineFacts):
     """Where a chain is cut into stages, and what each of them keeps.
 
     Attributes
@@ -88,25 +87,6 @@ class PipelinePlan(InNotebooks, PipelineFacts):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write its file, whole or not at all."""
         write_atomically(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PipelinePlan:
-        """Read the file of a pipeline's plan; `replay` tells whether it still holds.
-
-        Raises
-        ------
-        InvalidPlan
-            The file is none, or says what cannot be.
-        """
-        return cls.from_json(read_text(path, "plan file", InvalidPlan), os.fspath(path))
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "the JSON text") -> PipelinePlan:
-        """Read the text of such a file; `source` is what a message calls it."""
-        try:
-            return cls.from_dict(parse_plan(text, source))
-        except InvalidPlan as error:
-            raise InvalidPlan(f"{source}: {error}") from error
 
     @classmethod
     def from_dict(cls, record: object) -> PipelinePlan:

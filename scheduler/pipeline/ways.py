@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from scheduler.export.targets.megatron import flag_settings, selective_options
@@ -20,29 +20,43 @@ Cuts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Way:
-    """Cuts and plans, replayed: the time of a step, and what each device needs at most."""
+    """Cuts and plans, replayed.
+
+    Attributes
+    ----------
+    time
+        Of a step, in the problem's unit.
+    peaks, lacking
+        Bytes that each device needs at most, and by how many that is over its budget.
+    setting
+        Of the first stage, where one is set.
+    """
 
     name: str
-    cuts: Cuts
-    plans: tuple[tuple[Item, ...], ...]
     time: float
     peaks: tuple[int, ...]
+    lacking: tuple[int, ...]
+    setting: Setting | None = None
 
-    def fits(self, pipeline: Pipeline) -> bool:
+    @property
+    def fits(self) -> bool:
         """Whether each stage is within its budget."""
-        return self.missing(pipeline) <= 0
-
-    def missing(self, pipeline: Pipeline) -> int:
-        """Bytes that the stage lacks which lacks most."""
-        return max(peak - room for peak, room in zip(self.peaks, pipeline.budgets, strict=True))
+        return max(self.lacking) <= 0
 
 
-def way_of(pipeline: Pipeline, name: str, cuts: Cuts, plans: Sequence[Sequence[Item]]) -> Way:
+def way_of(
+    pipeline: Pipeline,
+    name: str,
+    cuts: Cuts,
+    plans: Sequence[Sequence[Item]],
+    setting: Setting | None = None,
+) -> Way:
     """Replay them."""
-    kept = tuple(map(tuple, plans))
-    done = replay(pipeline, cuts, kept)
+    done = replay(pipeline, cuts, plans)
     end = max(each.runs[-1].end for each in done)
-    return Way(name, cuts, kept, end, tuple(each.peak_bytes for each in done))
+    peaks = tuple(each.peak_bytes for each in done)
+    over = tuple(peak - room for peak, room in zip(peaks, pipeline.budgets, strict=True))
+    return Way(name, end, peaks, over, setting)
 
 
 def even_cuts(chain: Chain, stages: int, less: int = 0) -> Cuts | None:
@@ -78,7 +92,7 @@ def by_setting(
     chains = _chains(pipeline, cuts)
     for settings in families:
         plans = [each.items(chain)[:-1] for each, chain in zip(settings, chains, strict=True)]
-        yield way_of(pipeline, settings[0].text, cuts, plans)
+        yield way_of(pipeline, settings[0].text, cuts, plans, settings[0])
 
 
 def full(pipeline: Pipeline, cuts: Cuts) -> Way:
@@ -106,17 +120,9 @@ def megatron_settings(pipeline: Pipeline, cuts: Cuts) -> list[tuple[Setting, ...
     )
 
 
-def renamed(way: Way, name: str) -> Way:
-    """The same under another name."""
-    return replace(way, name=name)
-
-
-def best_of(pipeline: Pipeline, ways: Iterable[Way]) -> Way:
+def best_of(ways: Iterable[Way]) -> Way:
     """The fastest that fits, else that which lacks least."""
-    return min(
-        ways,
-        key=lambda way: (max(way.missing(pipeline), 0), way.time, max(way.peaks)),
-    )
+    return min(ways, key=lambda way: (max(*way.lacking, 0), way.time, max(way.peaks)))
 
 
 def _blocks(chain: Chain) -> tuple[int, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.common.errors import InvalidPlan
 from scheduler.common.text import counted
@@ -24,6 +24,8 @@ from solvers.problem import Problem
 from solvers.replay import Moment, Replay
 from solvers.schedule import IllegalPlan
 from solvers.solution import PlanClass
+
+_Costs = TypeVar("_Costs", bound=Costs)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,28 @@ class PlanReplay:
     peak_bytes: int
     time: float
     set_by: str
+
+
+def held_to(
+    sha256: str, given: object, carried: object, read: Callable[[object], _Costs]
+) -> _Costs:
+    """The costs of a plan, which have this digest: those that are given, or else it carries.
+
+    Raises
+    ------
+    InvalidPlan
+        There are none, or they are others.
+    """
+    costs = carried if given is None else given
+    if costs is None:
+        raise InvalidPlan("this plan does not carry its costs; pass the layer costs")
+    own = read(costs)
+    if own.sha256 != sha256:
+        raise InvalidPlan(
+            f"the plan belongs to other costs: it was made for those with digest {sha256[:8]}…, "
+            f"these have {own.sha256[:8]}…"
+        )
+    return own
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -298,16 +322,7 @@ class PlanFacts:
         return {"schema": SCHEMA, **values}
 
     def _costs_of_plan(self, given: object) -> Costs:
-        costs = self._costs if given is None else given
-        if costs is None:
-            raise InvalidPlan("this plan does not carry its costs; pass the layer costs")
-        own = self._kind.costs(costs)
-        if own.sha256 != self.costs_sha256:
-            raise InvalidPlan(
-                f"the plan belongs to other costs: it was made for those with digest "
-                f"{self.costs_sha256[:8]}…, these have {own.sha256[:8]}…"
-            )
-        return own
+        return held_to(self.costs_sha256, given, self._costs, self._kind.costs)
 
     def _executed(self, problem: Problem[Any]) -> Replay:
         try:

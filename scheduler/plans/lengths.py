@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.common.checks import FileKind, check_keys
 from scheduler.common.errors import InvalidCosts, InvalidPlan
-from scheduler.common.files import read_text, write_atomically
+from scheduler.common.files import write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import counted, format_both, format_bytes, format_time, shown
 from scheduler.costs.bylength import check_lengths, next_length
 from scheduler.plans.file.fields import KIND as PLAN_FILE
-from scheduler.plans.file.items import parse_plan
+from scheduler.plans.file.loaded import Loaded
 from scheduler.plans.pictures import WIDTH as PICTURE_WIDTH
 from scheduler.plans.plan import Plan
 from scheduler.report.figure import can_draw, plot
@@ -54,7 +54,7 @@ class RunOverhead(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class PlansByLength(InNotebooks, Mapping[int, Plan]):
+class PlansByLength(InNotebooks, Loaded, Mapping[int, Plan]):
     """Plans by the length of a step's sequences, each the best within the same budget.
 
     A mapping from lengths to plans; made by `scheduler.solve_by_length`, or read from a file. A
@@ -177,25 +177,6 @@ class PlansByLength(InNotebooks, Mapping[int, Plan]):
     def save(self, path: str | os.PathLike[str], *, costs: bool = False) -> None:
         """Write the file, whole or not at all; `costs` as of `Plan.save`."""
         write_atomically(path, self.to_json(costs=costs))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PlansByLength:
-        """Read a file of plans by length.
-
-        Raises
-        ------
-        InvalidPlan
-            The file is none, or says what cannot be.
-        """
-        return cls.from_json(read_text(path, "plan file", InvalidPlan), os.fspath(path))
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "the JSON text") -> PlansByLength:
-        """Read the text of such a file; `source` is what a message calls it."""
-        try:
-            return cls.from_dict(parse_plan(text, source))
-        except InvalidPlan as error:
-            raise InvalidPlan(f"{source}: {error}") from error
 
     @classmethod
     def from_dict(cls, record: object) -> PlansByLength:

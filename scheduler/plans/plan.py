@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scheduler.common.errors import InvalidCosts, InvalidPlan
-from scheduler.common.files import read_text, write_atomically
+from scheduler.common.files import write_atomically
 from scheduler.common.jsontext import dump_record
 from scheduler.common.text import counted, format_both, format_bytes, format_time
 from scheduler.plans.facts import PlanFacts, PlanReplay
 from scheduler.plans.file.fields import check_record, steps_key
-from scheduler.plans.file.items import parse_plan
+from scheduler.plans.file.loaded import Loaded
 from scheduler.plans.kinds import KINDS
 from scheduler.plans.text import labelled, peak_text, step_text
 from scheduler.report.notebook import InNotebooks
@@ -26,7 +26,7 @@ __all__ = ["Plan", "PlanReplay", "summary_lines"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Plan(InNotebooks, PlanFacts):
+class Plan(InNotebooks, Loaded, PlanFacts):
     """What to keep and what to run again, with what is proven about it.
 
     Plans come from `scheduler.solve`, from a frontier, or from a plan file. That of a chain has
@@ -116,28 +116,6 @@ class Plan(InNotebooks, PlanFacts):
         flags need.
         """
         write_atomically(path, self.to_json(costs=costs))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan file; `replay` with its costs tells whether it still holds.
-
-        Raises
-        ------
-        InvalidPlan
-            The file is no plan, or says what cannot be.
-        """
-        return cls.from_json(read_text(path, "plan file", InvalidPlan), os.fspath(path))
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "the JSON text") -> Plan:
-        """Read the text of a plan file; `source` is what a message calls it."""
-        value = parse_plan(text, source)
-        try:
-            return cls.from_dict(value)
-        except RecursionError as error:  # a message that shows what is nested too deeply
-            raise InvalidPlan(f"{source}: a value is nested too deeply to be a plan's") from error
-        except InvalidPlan as error:
-            raise InvalidPlan(f"{source}: {error}") from error
 
     @classmethod
     def from_dict(cls, record: object) -> Plan:

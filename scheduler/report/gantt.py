@@ -141,7 +141,9 @@ class StageMemory(_Lanes):
 
     def subtitle(self) -> str:
         """The stage that is nearest to its budget."""
-        room, s = min((lane.budget_bytes - self._peak(lane), s) for s, lane in self._numbered())
+        room, s = min(
+            (lane.budget_bytes - self._peak(lane), s) for s, lane in enumerate(self.lanes)
+        )
         peak = format_bytes(self._peak(self.lanes[s]))
         return (
             f"Stage {s} is nearest to its budget: peak {peak}, {format_bytes(room)} below. Each "
@@ -153,7 +155,7 @@ class StageMemory(_Lanes):
         self._frame(sheet)
         label: str | None = "in use"
         line: str | None = "budget, without what is reserved"
-        for s, lane in self._numbered():
+        for s, lane in enumerate(self.lanes):
             floor, scale = s + _BAR / 2, _BAR / (lane.budget_bytes or 1)
             at = lane.parts[-1].after_bytes  # as before the step
             xs, ys = [0.0], [at]
@@ -175,9 +177,6 @@ class StageMemory(_Lanes):
             )
             sheet.note(limit, "budget", f"budget: {format_bytes(lane.budget_bytes)}")
             label = line = None
-
-    def _numbered(self) -> list[tuple[int, Lane]]:
-        return list(enumerate(self.lanes))
 
     @staticmethod
     def _peak(lane: Lane) -> int:

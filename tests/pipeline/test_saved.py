@@ -10,21 +10,15 @@ from typing import Any
 
 import pytest
 
-from scheduler import CostGraph, InfeasibleBudget, InvalidPlan, LayerCost, SchedulerError
+from scheduler import CostGraph, InfeasibleBudget, InvalidPlan, SchedulerError
 from scheduler.cli.main import main
 from scheduler.export import export
 from scheduler.pipeline import PipelinePlan, compare_pipeline, solve_pipeline
 from scheduler.pipeline.pictures import gantt_picture, memory_picture
 from scheduler.pipeline.question import PipelineFields, read_question
 from solvers.pipeline.problem import one_forward_one_backward
+from tests.pipeline.test_pipeline import BLOCK
 
-BLOCK = LayerCost(
-    forward_time=3,
-    backward_time=7,
-    output_bytes=10**6,
-    saved_bytes=8 * 10**6,
-    state_bytes=10**7,
-)
 END = replace(BLOCK, recomputable=False)
 COSTS = CostGraph(
     (

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli import options
 from scheduler.cli.io import print_csv, print_json, say
 from scheduler.cli.modelargs import add_model_options
-from scheduler.cli.pipeline import add_pipeline_options, is_asked, run_compare
+from scheduler.cli.pipeline import add_pipeline_options, compare_stages, is_asked
 
 HELP = "all methods within a budget, one row each"
 USAGE = "COSTS --budget SIZE"
@@ -36,24 +36,28 @@ def run(arguments: Namespace) -> int:
     from scheduler.cli.progress import Watching
     from scheduler.report.tables import print_width
 
+    asked = None
     if is_asked(arguments):
-        return run_compare(arguments)
-    asked = options.costs_within(arguments)
-    with Watching(asked.costs, quiet=arguments.quiet) as watching:
-        comparison = watching.run(
-            "all methods",
-            lambda: compare(
-                asked.costs,
-                budget=asked.budget,
-                reserved=asked.reserved,
-                watch=watching.watch,
-                against=arguments.against,
-                **options.limits_of(arguments),
-            ),
-        )
-    if watching.interrupted:
+        comparison, interrupted = compare_stages(arguments)
+    else:
+        asked = options.costs_within(arguments)
+        with Watching(asked.costs, quiet=arguments.quiet) as watching:
+            comparison = watching.run(
+                "all methods",
+                lambda: compare(
+                    asked.costs,
+                    budget=asked.budget,
+                    reserved=asked.reserved,
+                    watch=watching.watch,
+                    against=arguments.against,
+                    **options.limits_of(arguments),
+                ),
+            )
+        interrupted = watching.interrupted
+    if interrupted:
         say("interrupted: this is what was found so far")
-    asked.say(arguments)
+    if asked is not None:
+        asked.say(arguments)
     if arguments.json:
         print_json(comparison.to_dict())
     elif arguments.csv:
@@ -64,6 +68,6 @@ def run(arguments: Namespace) -> int:
         return 0
     sentence = comparison.conclusion().rstrip(".")
     say(f"error: {sentence[0].lower()}{sentence[1:]}")
-    if watching.interrupted:
+    if interrupted:
         return 130
     return 3 if comparison.set_by else 4

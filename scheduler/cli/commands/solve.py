@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from scheduler.cli import options
 from scheduler.cli.io import check_output, numbers, say, write
 from scheduler.cli.modelargs import add_model_options
-from scheduler.cli.pipeline import add_pipeline_options, is_asked, run_solve
+from scheduler.cli.pipeline import add_pipeline_options, is_asked, solve_stages
 from scheduler.common.errors import InfeasibleBudget, NoPlanFound, SchedulerError
 
 HELP = "the plan that loses the least time within a budget"
@@ -39,7 +39,11 @@ def run(arguments: Namespace) -> int:
 
     check_output(arguments.output, arguments.costs, arguments.model)
     if is_asked(arguments):
-        return run_solve(arguments)
+        cut, interrupted = solve_stages(arguments)
+        if interrupted:
+            say("interrupted: this is the best plan so far")
+        _print(cut.to_json(), cut.text(print_width()), arguments)
+        return 0
     if arguments.lengths is not None:
         return _by_length(arguments)
     asked = options.costs_within(arguments)
